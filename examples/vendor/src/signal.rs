@@ -151,7 +151,7 @@ impl<'queue> Borrows<'queue> for SignalGuard<'queue> {}
 pub trait SignalRequest {
     /// Writes `value`, in host byte order, to the peer's memory at `remote_addr`, in the region with
     /// the key `rkey` (`wr_signal`). It needs no local buffer. It completes as
-    /// [`Write`](sideway::ibverbs::completion::WorkCompletionOperationType::Write).
+    /// [`RdmaWrite`](sideway::ibverbs::completion::WorkCompletionOperationType::RdmaWrite).
     ///
     /// # Errors
     ///

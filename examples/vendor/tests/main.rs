@@ -7,6 +7,7 @@ use std::sync::LazyLock;
 
 use acme_direct::{Acme, DirectVerbs, SignalQueuePair, SignalRequest};
 use sideway::direct::VendorList;
+use sideway::ibverbs::completion::WorkCompletionOperationType;
 use sideway::ibverbs::queue_pair::{
     CreateQueuePairError, PostSendError, QueuePairBuilder, SendOperationFlags,
 };
@@ -62,17 +63,22 @@ impl Acme0 {
         connect(qp, &path, &endpoint, &endpoint, &ConnectOptions::default()).unwrap();
     }
 
-    /// The numbers of the next completions, all successful.
-    fn completed(&mut self, count: usize) -> Vec<u64> {
-        let mut numbers = Vec::new();
-        while numbers.len() < count {
+    /// The numbers and operations of the next completions, all successful.
+    fn completions(&mut self, count: usize) -> Vec<(u64, WorkCompletionOperationType)> {
+        let mut completions = Vec::new();
+        while completions.len() < count {
             let mut poller = self.cq.start_poll().unwrap();
             while let Some(wc) = poller.next() {
                 assert_eq!(wc.status(), WorkCompletionStatus::Success);
-                numbers.push(wc.wr_id());
+                completions.push((wc.wr_id(), wc.opcode()));
             }
         }
-        numbers
+        completions
+    }
+
+    /// Their numbers.
+    fn completed(&mut self, count: usize) -> Vec<u64> {
+        self.completions(count).into_iter().map(|(number, _)| number).collect()
     }
 }
 
@@ -163,7 +169,8 @@ fn a_signal_arrives_between_other_requests() {
     guard.construct_wr(6, WorkRequestFlags::empty()).setup_signal(memory.rkey(), addr(&memory, 272), 43);
     guard.construct_wr(7, signaled).setup_signal(memory.rkey(), addr(&memory, 280), 44);
     guard.post().unwrap();
-    assert_eq!(acme.completed(3), [4, 5, 7]);
+    let write = WorkCompletionOperationType::RdmaWrite;
+    assert_eq!(acme.completions(3), [(4, write), (5, write), (7, write)]);
     let words: Vec<u64> = [256, 264, 272, 280].map(|offset| word(&memory, offset)).into();
     assert_eq!(words, [42, 7, 43, 44]);
 }

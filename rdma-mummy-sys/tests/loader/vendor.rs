@@ -110,7 +110,7 @@ fn a_program_brings_a_vendors_library() {
     let acme = with.library::<Acme>().expect("it was brought");
     // SAFETY: the function takes nothing.
     assert_eq!(unsafe { (acme.acme_reset)() }, 5);
-    assert!(with != own && with.name() == "own" && with.verbs().ibv_fork_init == own.verbs().ibv_fork_init);
+    assert!(with != own && with.name() == "own");
     // The first provider is unchanged, and others still have none.
     assert!(own.library::<Acme>().is_err() && with.mlx5dv().is_err() && with.rdmacm().is_err());
 }

@@ -1,9 +1,9 @@
 //! Direct verbs: vendor-specific extensions of libibverbs, here and in other crates.
 //!
-//! Each vendor has a module: [`mlx5`](crate::mlx5) (feature `mlx5`, `libmlx5.so.1`) and
-//! [`efa`](crate::efa) (feature `efa`, `libefa.so.1`). Its `DirectVerbs` is the entry point. It is
-//! made from an open device, loads the library on first use, and checks that the device belongs to
-//! the vendor. If the library or the device is missing, an [`Error`] names which.
+//! Each vendor has a module behind a feature of the same name: `mlx5` (`libmlx5.so.1`) and `efa`
+//! (`libefa.so.1`). Its `DirectVerbs` is the entry point. It is made from an open device, loads the
+//! library on first use, and checks that the device belongs to the vendor. If the library or the
+//! device is missing, an [`Error`] names which.
 //!
 //! The modules reuse this crate's queue pairs and completion queues: they add options to its
 //! builders. The resulting objects are posted to and polled like any other.
