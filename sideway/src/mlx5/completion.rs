@@ -106,8 +106,9 @@ impl CompletionQueueBuilder {
     ///
     /// # Errors
     ///
-    /// Fails as [`Unsupported`] if the device has no such options, and with `EINVAL` if it rejects
-    /// these. Also fails as [`build_ex`](completion::CompletionQueueBuilder::build_ex) does.
+    /// Fails as [`Unsupported`](crate::ibverbs::Unsupported) if the device has no such options, and
+    /// with `EINVAL` if it rejects these. Also fails as
+    /// [`build_ex`](completion::CompletionQueueBuilder::build_ex) does.
     ///
     /// # References
     ///

@@ -189,14 +189,6 @@ pub enum PostSendError {
         /// The fault in the request of mlx5's own.
         reason: crate::mlx5::DirectRequestError,
     },
-    /// A request of another vendor's [direct verbs](crate::direct) cannot be posted.
-    #[error("work request {index}: {reason}")]
-    OfVendor {
-        /// Which work request of the list, from 0.
-        index: usize,
-        /// The fault and the remedy, in the words of the vendor's crate.
-        reason: &'static str,
-    },
     /// The queue pair is not in a state to send (`EINVAL`).
     #[error(
         "the queue pair is in {state}: connect it first (`connect`, or `modify` it to ReadyToSend) ({}){}",
@@ -210,6 +202,14 @@ pub enum PostSendError {
         index: Option<usize>,
         /// The library's error number.
         errno: i32,
+    },
+    /// A request of another vendor's [direct verbs](crate::direct) cannot be posted.
+    #[error("work request {index}: {reason}")]
+    OfVendor {
+        /// Which work request of the list, from 0.
+        index: usize,
+        /// The fault and the remedy, in the words of the vendor's crate.
+        reason: &'static str,
     },
 }
 
