@@ -2,6 +2,7 @@
 
 mod carrying;
 mod fixture;
+mod llama;
 mod many;
 mod metrics;
 mod programs_of_trespass;
