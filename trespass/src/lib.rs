@@ -248,6 +248,7 @@ mod error;
 mod handshake;
 #[cfg(feature = "local")]
 pub mod local;
+pub mod mux;
 pub mod pool;
 mod process;
 #[cfg_attr(not(feature = "rdma"), allow(dead_code, reason = "what queue pairs alone need"))]

@@ -1,0 +1,163 @@
+//! The protocol of a mux as a state machine, without input or output, threads or clocks.
+//!
+//! Bytes of the peer go in by [`Engine::receive`], bytes for the peer come out by
+//! [`Engine::next_batch`]. Calls begin requests, take what has arrived, and answer. Wakers of those
+//! that wait collect in [`Engine::take_woken`].
+//!
+//! What a peer can make this side keep is bounded: for each of the requests that it may have at a
+//! time, a window of unread bytes in each direction, and a frame in `out`. A request counts until the
+//! frame that ends it has left `out`.
+
+mod answering;
+mod output;
+mod received;
+mod receiving;
+mod requesting;
+mod sending;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{HashMap, VecDeque};
+use std::task::Waker;
+use std::time::Instant;
+
+use super::frame::{Capacity, Ending};
+use super::stats::MuxStats;
+use received::Inbox;
+use receiving::Parser;
+use sending::Outbox;
+
+pub(super) use received::Taken;
+pub(super) use sending::CHUNK;
+
+/// A request of this side.
+#[derive(Debug)]
+struct OwnRequest {
+    body: Outbox,
+    answers: Inbox,
+    one_way: bool,
+    /// The program wants no more. The peer knows, and will end the request.
+    is_cancelled: bool,
+    /// How the peer has ended it.
+    ending: Option<Ending>,
+    waker: Option<Waker>,
+}
+
+/// A request of the peer.
+#[derive(Debug)]
+struct PeerRequest {
+    body: Inbox,
+    answers: Outbox,
+    one_way: bool,
+    deadline: Option<Instant>,
+    /// The program has it, and has not given it back.
+    is_held: bool,
+    is_cancelled: bool,
+    waker: Option<Waker>,
+}
+
+/// A message whose turn will come.
+#[derive(Clone, Copy, Debug)]
+enum Turn {
+    Request(u64),
+    Answer(u64),
+}
+
+/// One side of a connection.
+#[derive(Debug)]
+pub(super) struct Engine {
+    own: Capacity,
+    /// `None` before the peer's hello.
+    peer: Option<Capacity>,
+    parser: Parser,
+    /// Whole frames that no batch has.
+    out: Vec<u8>,
+    /// Frames of `out` that end requests of the peer.
+    unsent_ends: u32,
+    /// The same for those that were refused.
+    unsent_refusals: u32,
+    turns: VecDeque<Turn>,
+    own_requests: HashMap<u64, OwnRequest>,
+    next_id: u64,
+    /// Requests of this side that the peer has not ended.
+    in_flight: u32,
+    peer_requests: HashMap<u64, PeerRequest>,
+    /// The next number that the peer may use.
+    next_peer_id: u64,
+    /// Requests that the program has not taken.
+    arrivals: VecDeque<u64>,
+    /// Those that wait for a request.
+    arrival_wakers: Vec<Waker>,
+    /// Those that wait until the peer accepts another request, or all is sent.
+    room_wakers: Vec<Waker>,
+    woken: Vec<Waker>,
+    stats: MuxStats,
+}
+
+impl Engine {
+    pub(super) fn new(own: Capacity) -> Self {
+        Self {
+            own,
+            peer: None,
+            parser: Parser::new(),
+            out: own.encode().to_vec(),
+            unsent_ends: 0,
+            unsent_refusals: 0,
+            turns: VecDeque::new(),
+            own_requests: HashMap::new(),
+            next_id: 0,
+            in_flight: 0,
+            peer_requests: HashMap::new(),
+            next_peer_id: 0,
+            arrivals: VecDeque::new(),
+            arrival_wakers: Vec::new(),
+            room_wakers: Vec::new(),
+            woken: Vec::new(),
+            stats: MuxStats::default(),
+        }
+    }
+
+    /// Requests of this side that the peer has not ended.
+    pub(super) fn in_flight(&self) -> u32 {
+        self.in_flight
+    }
+
+    pub(super) fn stats(&self) -> MuxStats {
+        MuxStats { in_flight: self.in_flight, serving: self.peer_requests.len() as u32, ..self.stats }
+    }
+
+    /// The wakers of those for whom something has changed.
+    pub(super) fn take_woken(&mut self) -> Vec<Waker> {
+        std::mem::take(&mut self.woken)
+    }
+
+    /// Wakes all that wait, because the connection has failed or ended.
+    pub(super) fn wake_all(&mut self) {
+        let own = self.own_requests.values_mut().filter_map(|request| request.waker.take());
+        let peers = self.peer_requests.values_mut().filter_map(|request| request.waker.take());
+        self.woken.extend(own.chain(peers));
+        self.woken.append(&mut self.arrival_wakers);
+        self.woken.append(&mut self.room_wakers);
+    }
+
+    fn wake_for_room(&mut self) {
+        self.woken.append(&mut self.room_wakers);
+    }
+
+    /// Wakes a task when [`can_request`](Self::can_request), or all is sent.
+    pub(super) fn wake_at_room(&mut self, waker: &Waker) {
+        remember(&mut self.room_wakers, waker);
+    }
+
+    /// Wakes a task when a request arrives.
+    pub(super) fn wake_at_arrival(&mut self, waker: &Waker) {
+        remember(&mut self.arrival_wakers, waker);
+    }
+}
+
+/// Adds a waker, unless there is one of the same task.
+fn remember(wakers: &mut Vec<Waker>, waker: &Waker) {
+    if !wakers.iter().any(|other| other.will_wake(waker)) {
+        wakers.push(waker.clone());
+    }
+}

@@ -1,0 +1,166 @@
+//! What has arrived of a request or of the answers to one, until the program takes it.
+
+use std::collections::VecDeque;
+use std::mem;
+
+use super::super::error::ProtocolViolation;
+use super::super::frame::{HEADER, LAST, MESSAGE_END, MuxHeader};
+
+/// What a take has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Taken {
+    /// Nothing more has arrived.
+    Nothing,
+    /// Bytes of a message, without its end.
+    Part,
+    /// The rest of a message.
+    Message,
+    /// All messages were taken.
+    End,
+}
+
+/// Bytes and the ends of the messages in them.
+#[derive(Debug)]
+pub(super) struct Inbox {
+    bytes: Vec<u8>,
+    /// Bytes at the begin of `bytes` that were taken.
+    start: usize,
+    /// The lengths of the messages that have ended, but for one that the last frame ended.
+    lengths: VecDeque<usize>,
+    /// Bytes behind those messages.
+    open: usize,
+    /// A message has begun that has not ended.
+    in_message: bool,
+    /// The last frame has arrived.
+    ended: bool,
+    /// The last frame has ended a message that was not taken.
+    ends_message: bool,
+    /// Bytes of the current frame that have not arrived.
+    expected: usize,
+    /// What the peer may still send, headers included.
+    credit: u64,
+    /// What has arrived, or is arriving, for which the peer has no credit again.
+    charged: u64,
+}
+
+impl Inbox {
+    pub(super) fn new(window: u64) -> Self {
+        Self {
+            bytes: Vec::new(),
+            start: 0,
+            lengths: VecDeque::new(),
+            open: 0,
+            in_message: false,
+            ended: false,
+            ends_message: false,
+            expected: 0,
+            credit: window,
+            charged: 0,
+        }
+    }
+
+    /// Drops what has arrived. Nothing may be added afterwards.
+    pub(super) fn discard(&mut self) {
+        *self = Self { ended: true, ..Self::new(0) };
+    }
+
+    /// Begins a frame, if the peer may send it.
+    pub(super) fn begin(&mut self, header: &MuxHeader) -> Result<(), ProtocolViolation> {
+        let (id, cost, left) = (header.id, header.cost(), self.credit);
+        self.credit = left.checked_sub(cost).ok_or(ProtocolViolation::Window { id, cost, left })?;
+        self.charged += cost;
+        let is_end_alone = header.has(LAST) && !header.has(MESSAGE_END);
+        if self.ended || is_end_alone && (header.len > 0 || self.in_message) {
+            return Err(ProtocolViolation::State { kind: header.purpose as u8, id });
+        }
+        self.expected = header.len as usize;
+        Ok(())
+    }
+
+    /// Takes bytes of the frame.
+    pub(super) fn arrived(&mut self, bytes: &[u8]) {
+        if self.bytes.is_empty() && self.bytes.capacity() == 0 {
+            // Most messages have one frame.
+            self.bytes.reserve_exact(self.expected);
+        }
+        self.bytes.extend_from_slice(bytes);
+        self.open += bytes.len();
+        self.expected -= bytes.len();
+    }
+
+    /// Ends the frame.
+    pub(super) fn end_frame(&mut self, header: &MuxHeader) {
+        self.ended = header.has(LAST);
+        let ends = header.has(MESSAGE_END);
+        self.in_message = !ends && (header.len > 0 || self.in_message);
+        if ends && self.ended {
+            self.ends_message = true;
+        } else if ends {
+            self.lengths.push_back(mem::take(&mut self.open));
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended
+    }
+
+    /// The bytes that the program has not taken, and the headers of ended messages.
+    pub(super) fn waiting(&self) -> usize {
+        self.bytes.len() - self.start + self.lengths.len() * HEADER
+    }
+
+    /// Whether a take would find anything.
+    pub(super) fn has_any(&self) -> bool {
+        self.ended || !self.lengths.is_empty() || self.open > 0
+    }
+
+    /// Moves what has arrived of the current message behind `into`.
+    pub(super) fn take(&mut self, into: &mut Vec<u8>) -> Taken {
+        if let Some(len) = self.lengths.pop_front() {
+            self.move_into(len, into);
+            return Taken::Message;
+        }
+        let len = mem::take(&mut self.open);
+        self.move_into(len, into);
+        if mem::take(&mut self.ends_message) {
+            Taken::Message
+        } else if self.ended {
+            Taken::End
+        } else if len > 0 {
+            Taken::Part
+        } else {
+            Taken::Nothing
+        }
+    }
+
+    fn move_into(&mut self, len: usize, into: &mut Vec<u8>) {
+        let end = self.start + len;
+        if into.is_empty() && self.start == 0 && end == self.bytes.len() {
+            // The emptied one has room for the next message.
+            mem::swap(into, &mut self.bytes);
+            return;
+        }
+        into.extend_from_slice(&self.bytes[self.start..end]);
+        self.start = end;
+        if self.start == self.bytes.len() {
+            self.bytes.clear();
+            self.start = 0;
+        } else if self.start > self.bytes.len() / 2 {
+            self.bytes.drain(..self.start);
+            self.start = 0;
+        }
+    }
+
+    /// The credit to give, once it is worth a frame.
+    pub(super) fn credit_to_give(&mut self, window: u64) -> Option<u32> {
+        let owed = self.charged.saturating_sub((self.waiting() + self.expected) as u64);
+        if self.ended || owed < window / 4 {
+            return None;
+        }
+        self.charged -= owed;
+        self.credit += owed;
+        // A window has at most 2^30 bytes.
+        Some(owed as u32)
+    }
+}

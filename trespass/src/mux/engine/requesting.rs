@@ -1,0 +1,137 @@
+//! Requests of this side.
+
+use std::task::Waker;
+use std::time::Duration;
+
+use super::super::frame::{Ending, LAST, MESSAGE_END, MuxHeader, ONE_WAY, Purpose};
+use super::super::payload::MuxBytes;
+use super::received::{Inbox, Taken};
+use super::sending::{CHUNK, Outbox, write_frame};
+use super::{Engine, OwnRequest, Turn};
+
+/// What a caller finds that waits for an answer.
+#[derive(Debug, PartialEq, Eq)]
+pub(in super::super) enum Found {
+    /// It must wait.
+    Nothing,
+    Part,
+    Message,
+    End(Ending),
+}
+
+impl Engine {
+    /// Whether the peer accepts another request.
+    pub(in super::super) fn can_request(&self) -> bool {
+        self.peer.is_some_and(|peer| self.in_flight < peer.requests)
+    }
+
+    /// Begins a request, if [`can_request`](Self::can_request). Returns its number.
+    pub(in super::super) fn request(
+        &mut self,
+        bytes: MuxBytes<'_>,
+        time: Option<Duration>,
+        one_way: bool,
+    ) -> Option<u64> {
+        let window = self.peer.filter(|_| self.can_request())?.window;
+        let id = self.next_id;
+        self.next_id += 1;
+        self.in_flight += 1;
+        self.stats.requests += 1;
+        let mut body = Outbox::new(window);
+        let mut header = MuxHeader::control(Purpose::Request, id, time.map_or(0, milliseconds));
+        header.flags = if one_way { ONE_WAY } else { 0 };
+        self.stats.frames_sent += 1;
+        if bytes.len() > CHUNK || bytes.len() as u64 + header.cost() > window {
+            // The numbers arrive in order, although the bytes take their turn.
+            body.spend(&header);
+            write_frame(header, &[], &mut self.out);
+            header.purpose = Purpose::RequestData;
+            header.value = 0;
+        }
+        header.flags |= LAST | MESSAGE_END;
+        self.push_body(&mut body, header, bytes);
+        let answers = Inbox::new(self.own.window);
+        let request = OwnRequest { body, answers, one_way, is_cancelled: false, ending: None, waker: None };
+        self.own_requests.insert(id, request);
+        Some(id)
+    }
+
+    fn push_body(&mut self, body: &mut Outbox, header: MuxHeader, bytes: MuxBytes<'_>) {
+        body.push(header, bytes, &mut self.out);
+        if body.can_send() {
+            body.is_listed = true;
+            self.turns.push_back(Turn::Request(header.id));
+        }
+    }
+
+    /// Takes what has arrived of the next answer. The end removes the request, so that it is found
+    /// once.
+    pub(in super::super) fn take_answer(&mut self, id: u64, into: &mut Vec<u8>) -> Found {
+        let Some(request) = self.own_requests.get_mut(&id) else { return Found::End(Ending::Cancelled) };
+        let taken = request.answers.take(into);
+        if let Some(credit) = request.answers.credit_to_give(self.own.window)
+            && request.ending.is_none()
+        {
+            self.control(MuxHeader::control(Purpose::AnswerCredit, id, credit));
+        }
+        match taken {
+            Taken::Part => Found::Part,
+            Taken::Message => Found::Message,
+            Taken::Nothing | Taken::End => {
+                match self.own_requests.get(&id).and_then(|request| request.ending) {
+                    None => Found::Nothing,
+                    Some(ending) => {
+                        self.own_requests.remove(&id);
+                        Found::End(ending)
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether [`take_answer`](Self::take_answer) would find anything.
+    pub(in super::super) fn has_answer(&self, id: u64) -> bool {
+        self.own_requests.get(&id).is_none_or(|request| request.ending.is_some() || request.answers.has_any())
+    }
+
+    /// Wakes a task when something of the answers arrives.
+    pub(in super::super) fn wake_at_answer(&mut self, id: u64, waker: &Waker) {
+        if let Some(request) = self.own_requests.get_mut(&id) {
+            request.waker = Some(waker.clone());
+        }
+    }
+
+    /// Gives a request up. What still comes of it is ignored.
+    pub(in super::super) fn cancel(&mut self, id: u64) {
+        let Some(request) = self.own_requests.get_mut(&id) else { return };
+        if request.ending.is_some() {
+            self.own_requests.remove(&id);
+            return;
+        }
+        if !std::mem::replace(&mut request.is_cancelled, true) {
+            request.body.clear();
+            request.answers.discard();
+            request.waker = None;
+            self.stats.cancelled += 1;
+            self.control(MuxHeader::control(Purpose::Cancel, id, 0));
+        }
+    }
+
+    /// The peer has ended a request.
+    pub(super) fn end_own(&mut self, id: u64, ending: Ending) {
+        let Some(request) = self.own_requests.get_mut(&id) else { return };
+        request.ending = Some(ending);
+        request.body.clear();
+        self.in_flight -= 1;
+        self.woken.extend(request.waker.take());
+        if request.is_cancelled || request.one_way {
+            self.own_requests.remove(&id);
+        }
+        self.wake_for_room();
+    }
+}
+
+/// The milliseconds of a time, at least 1.
+fn milliseconds(time: Duration) -> u32 {
+    u32::try_from(time.as_millis()).unwrap_or(u32::MAX).max(1)
+}

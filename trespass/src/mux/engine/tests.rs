@@ -1,0 +1,571 @@
+//! Two engines that exchange bytes, and one whose peer is hostile.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use proptest::prelude::*;
+
+use super::super::error::ProtocolViolation;
+use super::super::frame::{Capacity, Ending, HEADER, LAST, MESSAGE_END, MuxHeader, ONE_WAY, Purpose};
+use super::answering::AnswerRoom;
+use super::requesting::Found;
+use super::{CHUNK, Engine, Taken};
+
+const CAPACITY: Capacity = Capacity { requests: 8, window: 8192 };
+
+/// Two engines with the bytes between them.
+struct Pair {
+    client: Engine,
+    server: Engine,
+    to_server: Vec<u8>,
+    to_client: Vec<u8>,
+    now: Instant,
+}
+
+impl Pair {
+    fn new(client: Capacity, server: Capacity) -> Self {
+        let (client, server) = (Engine::new(client), Engine::new(server));
+        let mut pair =
+            Self { client, server, to_server: Vec::new(), to_client: Vec::new(), now: Instant::now() };
+        pair.settle();
+        pair
+    }
+
+    fn default() -> Self {
+        Self::new(CAPACITY, CAPACITY)
+    }
+
+    /// Moves at most `most` bytes of a batch in each direction. Returns whether any moved.
+    fn step(&mut self, most: usize) -> bool {
+        let mut batch = Vec::new();
+        if self.to_server.is_empty() {
+            self.client.next_batch(&mut batch);
+            self.to_server.append(&mut batch);
+        }
+        if self.to_client.is_empty() {
+            self.server.next_batch(&mut batch);
+            self.to_client.append(&mut batch);
+        }
+        let bytes: Vec<u8> = self.to_server.drain(..most.min(self.to_server.len())).collect();
+        self.server.receive(&bytes, self.now).unwrap();
+        let moved = !bytes.is_empty();
+        let bytes: Vec<u8> = self.to_client.drain(..most.min(self.to_client.len())).collect();
+        self.client.receive(&bytes, self.now).unwrap();
+        moved || !bytes.is_empty()
+    }
+
+    fn settle(&mut self) {
+        while self.step(usize::MAX) {}
+    }
+
+    fn ask(&mut self, bytes: &[u8]) -> u64 {
+        self.client.request(bytes.into(), None, false).expect("the peer accepts one more")
+    }
+
+    /// Takes the next request whole.
+    fn arrived(&mut self) -> (u64, Vec<u8>) {
+        let id = self.server.next_arrival().expect("a request has arrived").id;
+        let mut body = Vec::new();
+        loop {
+            match self.server.take_body(id, &mut body).expect("it is not cancelled") {
+                Taken::Message => return (id, body),
+                Taken::Part => (),
+                taken => assert!(self.step(usize::MAX), "{taken:?} after {} bytes", body.len()),
+            }
+            self.settle();
+        }
+    }
+
+    /// Takes the next answer whole, or how the answers ended.
+    fn answer(&mut self, id: u64) -> Result<Vec<u8>, Ending> {
+        let mut answer = Vec::new();
+        loop {
+            match self.client.take_answer(id, &mut answer) {
+                Found::Message => return Ok(answer),
+                Found::End(ending) => return Err(ending),
+                Found::Part => (),
+                Found::Nothing => assert!(self.step(usize::MAX), "it waits after {} bytes", answer.len()),
+            }
+            self.settle();
+        }
+    }
+
+    fn assert_at_rest(&mut self) {
+        self.settle();
+        for engine in [&self.client, &self.server] {
+            assert_eq!((engine.in_flight(), engine.own_requests.len()), (0, 0));
+            assert_eq!((engine.peer_requests.len(), engine.arrivals.len()), (0, 0));
+            assert!(!engine.has_output() && engine.turns.is_empty());
+        }
+    }
+}
+
+fn bytes(len: usize, seed: u8) -> Vec<u8> {
+    (0..len).map(|at| (at as u8).wrapping_mul(31).wrapping_add(seed)).collect()
+}
+
+#[test]
+fn answers_come_in_any_order() {
+    let mut pair = Pair::default();
+    let ids = [pair.ask(b"one"), pair.ask(b"two"), pair.ask(b"three")];
+    pair.settle();
+    let arrived = [pair.arrived(), pair.arrived(), pair.arrived()];
+    assert_eq!(arrived.each_ref().map(|(_, body)| &body[..]), [&b"one"[..], b"two", b"three"]);
+    for (id, body) in arrived.iter().rev() {
+        pair.server.answer(*id, body.into(), true);
+        pair.settle();
+    }
+    assert_eq!(ids.map(|id| pair.answer(id).unwrap()), arrived.map(|(_, body)| body));
+    assert_eq!(ids.map(|id| pair.answer(id)), [Err(Ending::Done), Err(Ending::Done), Err(Ending::Done)]);
+    pair.assert_at_rest();
+}
+
+#[test]
+fn small_requests_share_a_batch() {
+    let mut pair = Pair::default();
+    let before = pair.client.stats();
+    (0..8).for_each(|seed| drop(pair.ask(&bytes(100, seed))));
+    pair.settle();
+    let after = pair.client.stats();
+    assert_eq!((after.frames_sent - before.frames_sent, after.batches - before.batches), (8, 1));
+}
+
+#[test]
+fn a_small_request_passes_a_large_one() {
+    let mut pair = Pair::new(CAPACITY, Capacity { window: 1 << 20, ..CAPACITY });
+    let large = pair.ask(&bytes(1 << 20, 1));
+    pair.step(CHUNK);
+    let small = pair.ask(b"small");
+    for _ in 0..20 {
+        pair.step(CHUNK);
+    }
+    let mut body = Vec::new();
+    let (first, second) = (pair.server.next_arrival().unwrap().id, pair.server.next_arrival().unwrap().id);
+    assert_eq!((first, second), (large, small));
+    assert_eq!(pair.server.take_body(second, &mut body), Some(Taken::Message), "the small one is whole");
+    pair.server.answer(second, (&body).into(), true);
+    pair.step(CHUNK);
+    assert_eq!(pair.answer(small).unwrap(), b"small");
+    body.clear();
+    assert_eq!(pair.server.take_body(first, &mut body), Some(Taken::Part), "the large one is under way");
+}
+
+#[test]
+fn large_messages_take_turns() {
+    let mut pair = Pair::new(CAPACITY, Capacity { window: 1 << 20, ..CAPACITY });
+    let ids = [pair.ask(&bytes(100 * CHUNK, 1)), pair.ask(&bytes(3 * CHUNK, 2))];
+    while !pair.server.peer_requests.get(&ids[1]).is_some_and(|request| request.body.has_ended()) {
+        assert!(pair.step(CHUNK));
+    }
+    let first = pair.client.own_requests[&ids[0]].body.sent();
+    assert!((3 * CHUNK..=12 * CHUNK).contains(&first), "{first}");
+}
+
+#[test]
+fn a_reader_that_stops_holds_up_its_answers_alone() {
+    let mut pair = Pair::default();
+    let (slow, quick) = (pair.ask(b"slow"), pair.ask(b"quick"));
+    pair.settle();
+    let (to_slow, to_quick) = (pair.arrived().0, pair.arrived().0);
+    let mut sent = 0;
+    while pair.server.answer_room(to_slow) == AnswerRoom::Room {
+        pair.server.answer(to_slow, bytes(1000, sent).into(), false);
+        pair.settle();
+        sent += 1;
+        assert!(sent < 20, "nothing holds the answers back");
+    }
+    let unread = pair.client.own_requests[&slow].answers.waiting();
+    assert!(unread <= 8192, "{unread}");
+    pair.server.answer(to_quick, bytes(50_000, 9).into(), true);
+    assert_eq!(pair.answer(quick).unwrap(), bytes(50_000, 9));
+    for seed in 0..sent {
+        assert_eq!(pair.answer(slow).unwrap(), bytes(1000, seed));
+    }
+    pair.settle();
+    assert_eq!(pair.server.answer_room(to_slow), AnswerRoom::Room);
+    pair.server.end_answers(to_slow);
+    assert_eq!(pair.answer(slow), Err(Ending::Done));
+    assert_eq!(pair.answer(quick), Err(Ending::Done));
+    pair.assert_at_rest();
+}
+
+#[test]
+fn empty_messages_take_room_of_the_window() {
+    let mut pair = Pair::default();
+    let id = pair.ask(b"");
+    pair.settle();
+    let to = pair.arrived().0;
+    let mut sent = 0;
+    while pair.server.answer_room(to) == AnswerRoom::Room {
+        pair.server.answer(to, b"".into(), false);
+        sent += 1;
+        assert!(sent <= 8192 / HEADER + 1, "nothing holds the answers back");
+    }
+    for _ in 0..sent {
+        assert_eq!(pair.answer(id).unwrap(), b"");
+    }
+}
+
+#[test]
+fn late_frames_of_a_cancelled_request_are_ignored() {
+    let mut pair = Pair::default();
+    let (cancelled, other) = (pair.ask(b"cancelled"), pair.ask(b"other"));
+    pair.settle();
+    let (to_cancelled, to_other) = (pair.arrived().0, pair.arrived().0);
+    pair.server.answer(to_cancelled, bytes(100_000, 1).into(), true);
+    pair.step(50);
+    pair.client.cancel(cancelled);
+    pair.server.answer(to_other, b"answer".into(), true);
+    assert_eq!(pair.answer(other).unwrap(), b"answer");
+    assert_eq!(pair.answer(other), Err(Ending::Done));
+    pair.assert_at_rest();
+    assert_eq!(pair.client.stats().cancelled, 1);
+}
+
+#[test]
+fn a_cancelled_request_counts_until_the_peer_gives_it_up() {
+    let mut pair = Pair::default();
+    let ids = Vec::from_iter((0..8).map(|_| pair.ask(b"?")));
+    assert!(!pair.client.can_request());
+    pair.settle();
+    let held = pair.server.next_arrival().unwrap().id;
+    ids.into_iter().for_each(|id| pair.client.cancel(id));
+    pair.settle();
+    assert!(pair.server.next_arrival().is_none(), "those that nobody has taken are gone");
+    assert_eq!(pair.client.in_flight(), 1, "the program has one");
+    assert_eq!(pair.server.answer_room(held), AnswerRoom::Cancelled);
+    assert_eq!(pair.server.take_body(held, &mut Vec::new()), None);
+    pair.server.answer(held, b"too late".into(), true);
+    pair.assert_at_rest();
+}
+
+#[test]
+fn a_request_cancelled_in_the_midst_of_its_bytes() {
+    let mut pair = Pair::default();
+    let id = pair.ask(&bytes(100_000, 1));
+    pair.settle();
+    assert_eq!(pair.server.next_arrival().unwrap().id, id);
+    pair.client.cancel(id);
+    pair.settle();
+    pair.server.release(id);
+    pair.assert_at_rest();
+}
+
+#[test]
+fn an_answer_before_the_end_of_the_request() {
+    let mut pair = Pair::default();
+    let id = pair.ask(&bytes(100_000, 1));
+    pair.step(3000);
+    let to = pair.server.next_arrival().unwrap().id;
+    pair.server.answer(to, b"enough".into(), true);
+    assert_eq!(pair.answer(id).unwrap(), b"enough");
+    assert_eq!(pair.answer(id), Err(Ending::Done));
+    pair.assert_at_rest();
+}
+
+#[test]
+fn one_way_messages_end_when_they_are_taken() {
+    let mut pair = Pair::default();
+    for seed in 0..8 {
+        pair.client.request(bytes(20_000, seed).into(), None, true).unwrap();
+    }
+    assert!(!pair.client.can_request());
+    for seed in 0..8 {
+        pair.settle();
+        let (id, body) = pair.arrived();
+        assert_eq!(body, bytes(20_000, seed));
+        assert_eq!(pair.client.in_flight(), 8 - u32::from(seed));
+        pair.server.release(id);
+        pair.settle();
+    }
+    pair.assert_at_rest();
+}
+
+#[test]
+fn a_dropped_request_is_reported() {
+    let mut pair = Pair::default();
+    let id = pair.ask(b"?");
+    pair.settle();
+    let to = pair.arrived().0;
+    pair.server.answer(to, b"one".into(), false);
+    pair.server.release(to);
+    assert_eq!(pair.answer(id).unwrap(), b"one");
+    assert_eq!(pair.answer(id), Err(Ending::Unanswered));
+    pair.assert_at_rest();
+}
+
+#[test]
+fn deadlines_travel_with_their_requests() {
+    let mut pair = Pair::default();
+    let time = std::time::Duration::from_millis(1500);
+    pair.client.request(b"?".into(), Some(time), false).unwrap();
+    pair.settle();
+    assert_eq!(pair.server.next_arrival().unwrap().deadline, Some(pair.now + time));
+}
+
+/// The bytes of a peer that is no engine.
+struct Hostile(Vec<u8>);
+
+impl Hostile {
+    fn new() -> Self {
+        Self(CAPACITY.encode().to_vec())
+    }
+
+    fn frame(mut self, purpose: Purpose, flags: u8, id: u64, data: &[u8]) -> Self {
+        let header = MuxHeader { flags, len: data.len() as u32, ..MuxHeader::control(purpose, id, 0) };
+        self.0.extend(header.encode());
+        self.0.extend(data);
+        self
+    }
+
+    fn credit(mut self, purpose: Purpose, id: u64, value: u32) -> Self {
+        self.0.extend(MuxHeader::control(purpose, id, value).encode());
+        self
+    }
+
+    /// The error of an engine that has sent one request.
+    fn refused(&self) -> ProtocolViolation {
+        let mut engine = Engine::new(CAPACITY);
+        engine.receive(&CAPACITY.encode(), Instant::now()).unwrap();
+        engine.request(b"?".into(), None, false).unwrap();
+        engine.receive(&self.0[CAPACITY.encode().len()..], Instant::now()).unwrap_err()
+    }
+}
+
+#[test]
+fn peers_that_break_the_protocol_are_refused() {
+    const WHOLE: u8 = LAST | MESSAGE_END;
+    let begin = Hostile::new;
+    let state = |hostile: Hostile| assert!(matches!(hostile.refused(), ProtocolViolation::State { .. }));
+    state(begin().frame(Purpose::Request, WHOLE, 1, b"the number 0 is missing"));
+    state(begin().frame(Purpose::Request, WHOLE, 0, b"").frame(Purpose::Request, WHOLE, 0, b"again"));
+    state(begin().frame(Purpose::RequestData, WHOLE, 0, b"without its begin"));
+    state(begin().frame(Purpose::Cancel, 0, 0, b""));
+    state(begin().frame(Purpose::Answer, WHOLE, 1, b"to nobody"));
+    state(begin().frame(Purpose::Answer, WHOLE, 0, b"").frame(Purpose::Answer, WHOLE, 0, b"twice"));
+    state(begin().frame(Purpose::Answer, 0, 0, b"a part").frame(Purpose::Answer, LAST, 0, b""));
+    state(begin().frame(Purpose::Answer, LAST, 0, b"without its end"));
+    state(begin().frame(Purpose::Close, 0, 7, b""));
+    let beyond = begin().frame(Purpose::Answer, WHOLE, 0, &[0; 8192]).refused();
+    assert!(matches!(beyond, ProtocolViolation::Window { id: 0, cost: 8212, left: 8192 }), "{beyond}");
+    let beyond = begin().credit(Purpose::RequestCredit, 0, 1 << 30).refused();
+    assert!(matches!(beyond, ProtocolViolation::Credit { id: 0 }), "{beyond}");
+    let mut hostile = begin();
+    for id in 0..17 {
+        hostile = hostile.frame(Purpose::Request, ONE_WAY, id, b"");
+    }
+    assert!(matches!(hostile.refused(), ProtocolViolation::Flood { refused: 9 }));
+}
+
+#[test]
+fn requests_beyond_the_limit_are_refused_one_by_one() {
+    let mut engine = Engine::new(CAPACITY);
+    let mut hostile = Hostile::new();
+    for id in 0..16 {
+        hostile = hostile.frame(Purpose::Request, LAST | MESSAGE_END, id, b"?");
+    }
+    engine.receive(&hostile.0, Instant::now()).unwrap();
+    assert_eq!((engine.stats().serving, engine.stats().refused), (8, 8));
+    // Ends that the peer cannot know of make no room.
+    (0..8).for_each(|id| engine.release(id));
+    let more = Hostile(Vec::new()).frame(Purpose::Request, LAST | MESSAGE_END, 16, b"?");
+    assert!(matches!(engine.receive(&more.0, Instant::now()), Err(ProtocolViolation::Flood { .. })));
+}
+
+/// One act of a random run.
+#[derive(Clone, Debug)]
+enum Act {
+    Ask { len: usize, one_way: bool },
+    Answer { which: usize, parts: Vec<usize>, drops: bool },
+    Take { which: usize },
+    Cancel { which: usize },
+    Move { most: usize },
+}
+
+fn acts() -> impl Strategy<Value = Vec<Act>> {
+    let len = prop_oneof![0..200_usize, 10_000..40_000_usize];
+    let act = prop_oneof![
+        3 => (len.clone(), prop::bool::weighted(0.2)).prop_map(|(len, one_way)| Act::Ask { len, one_way }),
+        3 => (any::<usize>(), prop::collection::vec(len, 0..3), prop::bool::weighted(0.2))
+            .prop_map(|(which, parts, drops)| Act::Answer { which, parts, drops }),
+        3 => any::<usize>().prop_map(|which| Act::Take { which }),
+        1 => any::<usize>().prop_map(|which| Act::Cancel { which }),
+        6 => prop_oneof![1..60_usize, 1000..50_000_usize].prop_map(|most| Act::Move { most }),
+    ];
+    prop::collection::vec(act, 1..120)
+}
+
+/// A run of two engines, and what each request should find.
+#[derive(Default)]
+struct Run {
+    /// The requests without an end, with the answers that were taken whole and in part.
+    asked: BTreeMap<u64, (Vec<u8>, bool)>,
+    /// Requests that the server has, with what has arrived and the answers to send.
+    held: BTreeMap<u64, (Vec<u8>, Option<Vec<usize>>)>,
+    lens: BTreeMap<u64, (usize, bool)>,
+}
+
+fn pick<K: Copy + Ord, V>(map: &BTreeMap<K, V>, which: usize) -> Option<K> {
+    map.keys().nth(which % map.len().max(1)).copied()
+}
+
+impl Run {
+    fn act(&mut self, pair: &mut Pair, act: &Act) {
+        match act {
+            Act::Ask { len, one_way } => {
+                let sent = bytes(*len, *len as u8);
+                if let Some(id) = pair.client.request(sent.into(), None, *one_way) {
+                    self.lens.insert(id, (*len, *one_way));
+                    if !one_way {
+                        self.asked.insert(id, (Vec::new(), false));
+                    }
+                }
+            }
+            Act::Answer { which, parts, drops } => {
+                if let Some(arrival) = pair.server.next_arrival() {
+                    let answers = (!drops && !arrival.one_way).then(|| parts.clone());
+                    self.held.insert(arrival.id, (Vec::new(), answers));
+                }
+                if let Some(id) = pick(&self.held, *which) {
+                    self.serve(pair, id);
+                }
+            }
+            Act::Take { which } => {
+                if let Some(id) = pick(&self.asked, *which) {
+                    self.take(pair, id);
+                }
+            }
+            Act::Cancel { which } => {
+                if let Some(id) = pick(&self.asked, *which) {
+                    pair.client.cancel(id);
+                    self.asked.remove(&id);
+                }
+            }
+            Act::Move { most } => drop(pair.step(*most)),
+        }
+    }
+
+    /// Takes what has arrived, and sends the answers that there is room for.
+    fn serve(&mut self, pair: &mut Pair, id: u64) {
+        let (body, answers) = self.held.get_mut(&id).unwrap();
+        let (len, one_way) = self.lens[&id];
+        let taken = pair.server.take_body(id, body);
+        let expected = bytes(len, len as u8);
+        assert_eq!(*body, expected[..body.len()], "request {id}");
+        match taken {
+            Some(Taken::Part | Taken::Nothing) => return,
+            Some(Taken::Message) => assert_eq!(body.len(), len),
+            Some(Taken::End) | None => (),
+        }
+        let Some(parts) = answers else {
+            pair.server.release(id);
+            self.held.remove(&id);
+            return;
+        };
+        assert!(!one_way);
+        while pair.server.answer_room(id) == AnswerRoom::Room
+            && let Some(part) = parts.pop()
+        {
+            pair.server.answer(id, bytes(part, part as u8).into(), false);
+        }
+        let room = pair.server.answer_room(id);
+        if room == AnswerRoom::Cancelled || room == AnswerRoom::Room && parts.is_empty() {
+            pair.server.end_answers(id);
+            self.held.remove(&id);
+        }
+    }
+
+    fn take(&mut self, pair: &mut Pair, id: u64) {
+        let (answer, in_part) = self.asked.get_mut(&id).unwrap();
+        match pair.client.take_answer(id, answer) {
+            Found::Nothing => (),
+            Found::Part => *in_part = true,
+            Found::Message => {
+                let len = answer.len();
+                assert_eq!(*answer, bytes(len, len as u8), "an answer to {id}");
+                (*answer, *in_part) = (Vec::new(), false);
+            }
+            Found::End(ending) => {
+                assert!(ending == Ending::Unanswered || ending == Ending::Done && answer.is_empty());
+                self.asked.remove(&id);
+            }
+        }
+    }
+
+    /// Goes on until nothing is under way.
+    fn finish(&mut self, pair: &mut Pair) {
+        for _ in 0..1000 {
+            let moved = pair.step(10_000);
+            while let Some(arrival) = pair.server.next_arrival() {
+                self.held.insert(arrival.id, (Vec::new(), (!arrival.one_way).then(|| vec![50, 20_000])));
+            }
+            Vec::from_iter(self.held.keys().copied()).into_iter().for_each(|id| self.serve(pair, id));
+            Vec::from_iter(self.asked.keys().copied()).into_iter().for_each(|id| self.take(pair, id));
+            if !moved && self.held.is_empty() && self.asked.is_empty() {
+                return;
+            }
+        }
+        panic!("{} requests have no end", self.asked.len());
+    }
+}
+
+proptest! {
+    #[test]
+    fn everything_arrives_once_and_in_order(acts in acts()) {
+        let mut pair = Pair::default();
+        let mut run = Run::default();
+        for act in &acts {
+            run.act(&mut pair, act);
+        }
+        run.finish(&mut pair);
+        pair.assert_at_rest();
+    }
+
+    #[test]
+    fn any_bytes_give_an_error_or_nothing(bytes in prop::collection::vec(any::<u8>(), 0..600), cut in 1..64_usize) {
+        let mut engine = Engine::new(CAPACITY);
+        for piece in bytes.chunks(cut) {
+            if engine.receive(piece, Instant::now()).is_err() {
+                break;
+            }
+        }
+    }
+
+    #[test]
+    fn frames_that_are_almost_right_do_no_harm(
+        frames in prop::collection::vec((1..8_u8, 0..8_u8, 0..5_u64, 0..9000_u32, 0..40_usize), 0..60),
+        asked in 0..4_usize,
+    ) {
+        let mut engine = Engine::new(CAPACITY);
+        let now = Instant::now();
+        engine.receive(&CAPACITY.encode(), now).unwrap();
+        for _ in 0..asked {
+            engine.request(bytes(9000, 3).into(), None, false);
+        }
+        let mut batch = Vec::new();
+        for (kind, flags, id, value, len) in frames {
+            let mut header = [0; HEADER];
+            header[0] = kind;
+            header[1] = flags;
+            header[4..8].copy_from_slice(&value.to_le_bytes());
+            header[8] = len as u8;
+            header[12] = id as u8;
+            let frame = [&header[..], &bytes(len, 1)].concat();
+            if engine.receive(&frame, now).is_err() {
+                break;
+            }
+            if value % 3 == 0 && let Some(arrival) = engine.next_arrival() {
+                engine.take_body(arrival.id, &mut Vec::new());
+                engine.answer(arrival.id, bytes(9000, 1).into(), value % 2 == 0);
+            }
+            if value % 5 == 0 {
+                batch.clear();
+                engine.next_batch(&mut batch);
+            }
+            let kept: usize = engine.own_requests.values().map(|request| request.answers.waiting())
+                .chain(engine.peer_requests.values().map(|request| request.body.waiting())).sum();
+            assert!(kept <= 12 * 8192 && engine.peer_requests.len() <= 8 && engine.arrivals.len() <= 8);
+            assert!(engine.out.len() <= (8 + 8) * (HEADER + CHUNK) + 200 * HEADER);
+        }
+    }
+}
