@@ -12,7 +12,7 @@ mod answering;
 mod output;
 mod received;
 mod receiving;
-mod requesting;
+pub(super) mod requesting;
 mod sending;
 #[cfg(test)]
 mod tests;
@@ -27,6 +27,7 @@ use received::Inbox;
 use receiving::Parser;
 use sending::Outbox;
 
+pub(super) use answering::{AnswerRoom, Arrival};
 pub(super) use received::Taken;
 pub(super) use sending::CHUNK;
 

@@ -192,6 +192,33 @@ impl Caller<'_> {
         self.run_call(Direction::Read, false, FillCall { buffer, attempt, done })
     }
 
+    /// Runs a call that reads and writes, for a mux. It waits for arrivals and for room. Returns false if
+    /// the time is over. What it has written and could not send is left to the service thread.
+    pub(crate) fn exchange(
+        &mut self,
+        until: Until,
+        mut attempt: &mut dyn FnMut(&mut Connection) -> Result<(), Refused>,
+    ) -> io::Result<bool> {
+        let exchanged = match attempt(&mut self.connection) {
+            Err(Refused::Blocked) => self.wait_for(Direction::Read, until, &mut attempt),
+            Err(Refused::Failed(error)) => Err(error),
+            Ok(()) => {
+                self.connection.post();
+                Ok(())
+            }
+        };
+        let connection = &mut self.connection;
+        if !(connection.is_flushed() || connection.poll_once(PollScope::ONCE) && connection.is_flushed()) {
+            self.leave_if_unsent();
+        }
+        match exchanged {
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                Ok(false)
+            }
+            exchanged => exchanged.map(|()| true),
+        }
+    }
+
     fn run_call<T>(
         &mut self,
         direction: Direction,

@@ -33,6 +33,7 @@ mod hostile;
 mod idle;
 mod memory;
 mod messages;
+mod muxed;
 #[cfg(feature = "rdma")]
 mod netem;
 mod parity;
@@ -166,6 +167,7 @@ fn run_at(
         }
     }
     pooled::add(&mut suite);
+    muxed::add(&mut suite);
     idle::add(&mut suite);
     memory::add(&mut suite);
     parity::add(&mut suite);

@@ -51,6 +51,11 @@ impl Engine {
         self.peer_requests.get(&id).is_none_or(|request| request.is_cancelled || request.body.has_any())
     }
 
+    /// Whether the requester has given a request up.
+    pub(in super::super) fn is_cancelled(&self, id: u64) -> bool {
+        self.answer_room(id) == AnswerRoom::Cancelled
+    }
+
     /// Whether the next answer is taken.
     pub(in super::super) fn answer_room(&self, id: u64) -> AnswerRoom {
         match self.peer_requests.get(&id) {

@@ -12,6 +12,13 @@ impl Engine {
         !self.out.is_empty() || self.peer.is_some() && !self.turns.is_empty()
     }
 
+    /// Whether all messages are in batches. Those that wait for the peer's credit are not.
+    pub(in super::super) fn is_sent(&self) -> bool {
+        self.out.is_empty()
+            && self.own_requests.values().all(|request| request.body.is_empty())
+            && self.peer_requests.values().all(|request| request.answers.is_empty())
+    }
+
     /// The bytes of queued frames.
     pub(in super::super) fn queued(&self) -> usize {
         self.out.len()

@@ -67,7 +67,9 @@ impl Engine {
     /// Takes what has arrived of the next answer. The end removes the request, so that it is found
     /// once.
     pub(in super::super) fn take_answer(&mut self, id: u64, into: &mut Vec<u8>) -> Found {
-        let Some(request) = self.own_requests.get_mut(&id) else { return Found::End(Ending::Cancelled) };
+        let Some(request) = self.own_requests.get_mut(&id).filter(|request| !request.is_cancelled) else {
+            return Found::End(Ending::Cancelled);
+        };
         let taken = request.answers.take(into);
         if let Some(credit) = request.answers.credit_to_give(self.own.window)
             && request.ending.is_none()

@@ -1,0 +1,333 @@
+//! An engine that threads or tasks share, and what moves its bytes.
+//!
+//! Calls change the engine under a short lock. Whoever has the connection's turn moves bytes by
+//! [`Core::pump`]: it fills a batch, writes it, and fills the next one with all that was queued in
+//! between. So small frames that come during a write share the next one.
+
+use std::io;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use super::config::MuxConfig;
+use super::engine::requesting::Found;
+use super::engine::{AnswerRoom, Arrival, CHUNK, Engine, Taken};
+use super::error::MuxError;
+use super::frame::Ending;
+use super::payload::MuxBytes;
+
+/// Bytes that one read takes at most.
+const INPUT: usize = 64 << 10;
+/// Reads of one [`Core::pump`], so that its caller looks for what it waits for.
+const MOST_READS: usize = 8;
+/// Queued bytes that are sent although the mux is corked.
+const CORKED: usize = 4 * CHUNK;
+
+/// A connection that does not wait. `None` means that it would.
+pub(super) trait Wire {
+    /// Reads some bytes. 0 is the end.
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>>;
+    fn write(&mut self, bytes: &[u8]) -> io::Result<Option<usize>>;
+}
+
+/// What a call has appended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrived {
+    /// Bytes of a message, whose end has not arrived.
+    Part,
+    /// The rest of a message, perhaps of 0 bytes.
+    Message,
+    /// Nothing: no message follows.
+    End,
+}
+
+/// An engine, and why it is of no further use.
+pub(super) struct State {
+    pub(super) engine: Engine,
+    pub(super) failure: Option<MuxError>,
+    /// The peer knows that nothing follows.
+    is_shut_down: bool,
+    corked: bool,
+    /// The task that moves bytes, and waits.
+    pub(super) driver: Option<Waker>,
+}
+
+/// The bytes on their way in and out.
+struct Buffers {
+    batch: Vec<u8>,
+    sent: usize,
+    /// The connection has taken only a part of the batch.
+    is_full: bool,
+    input: Box<[u8]>,
+}
+
+pub(super) struct Core {
+    state: Mutex<State>,
+    buffers: Mutex<Buffers>,
+    max_message: usize,
+}
+
+impl Core {
+    pub(super) fn new(config: &MuxConfig) -> Self {
+        let engine = Engine::new(config.capacity);
+        let state = State { engine, failure: None, is_shut_down: false, corked: false, driver: None };
+        let input = vec![0; INPUT].into_boxed_slice();
+        let buffers = Buffers { batch: Vec::new(), sent: 0, is_full: false, input };
+        Self { state: Mutex::new(state), buffers: Mutex::new(buffers), max_message: config.max_message }
+    }
+
+    /// Uses the state, and then wakes those for whom it has changed.
+    pub(super) fn with<R>(&self, act: impl FnOnce(&mut State) -> R) -> R {
+        let mut state = self.lock();
+        let done = act(&mut state);
+        let woken = state.engine.take_woken();
+        drop(state);
+        woken.into_iter().for_each(Waker::wake);
+        done
+    }
+
+    /// No call of the program runs while it is locked.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends the use of the connection. The first reason counts.
+    pub(super) fn fail(&self, error: MuxError) {
+        self.with(|state| {
+            if state.failure.is_none() {
+                tracing::debug!(%error, "a mux has ended");
+                state.failure = Some(error);
+                state.engine.wake_all();
+            }
+        });
+    }
+
+    /// Whether the peer has broken the protocol, and was not told.
+    pub(super) fn must_shut_down(&self) -> bool {
+        let mut state = self.lock();
+        let is_violation = matches!(state.failure, Some(MuxError::Protocol(_)));
+        is_violation && !std::mem::replace(&mut state.is_shut_down, true)
+    }
+
+    /// Holds frames back, or no more.
+    pub(super) fn cork(&self, corked: bool) {
+        self.lock().corked = corked;
+    }
+
+    /// Whether a call that has queued something should send it.
+    pub(super) fn wants_to_send(&self) -> bool {
+        let state = self.lock();
+        state.failure.is_none()
+            && state.engine.has_output()
+            && (!state.corked || state.engine.queued() >= CORKED)
+    }
+
+    /// Whether the next [`write`](Self::write) would not wait, and have something.
+    pub(super) fn can_write(&self) -> bool {
+        let is_full = self.buffers.lock().unwrap_or_else(PoisonError::into_inner).is_full;
+        !is_full && self.with(|state| state.failure.is_none() && state.engine.has_output())
+    }
+
+    /// Whether the connection has taken all.
+    pub(super) fn is_sent(&self) -> bool {
+        let buffers = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
+        buffers.sent == buffers.batch.len() && self.lock().engine.is_sent()
+    }
+
+    /// Writes and reads while neither waits, for a while. Returns whether anything has moved.
+    pub(super) fn pump(&self, wire: &mut dyn Wire) -> bool {
+        let wrote = self.write(wire);
+        let read = self.read(wire);
+        wrote || read
+    }
+
+    /// Writes all that there is room for.
+    pub(super) fn write(&self, wire: &mut dyn Wire) -> bool {
+        let mut moved = false;
+        let mut buffers = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
+        let buffers = &mut *buffers;
+        loop {
+            if buffers.sent == buffers.batch.len() {
+                buffers.batch.clear();
+                (buffers.sent, buffers.is_full) = (0, false);
+                self.with(|state| {
+                    if state.failure.is_none() {
+                        state.engine.next_batch(&mut buffers.batch);
+                    }
+                });
+                if buffers.batch.is_empty() {
+                    return moved;
+                }
+            }
+            match wire.write(&buffers.batch[buffers.sent..]) {
+                Ok(Some(count)) => (buffers.sent, moved) = (buffers.sent + count, true),
+                Ok(None) => {
+                    buffers.is_full = true;
+                    return moved;
+                }
+                Err(error) => {
+                    self.fail(MuxError::of_connection(&error));
+                    return true;
+                }
+            }
+        }
+    }
+
+    fn read(&self, wire: &mut dyn Wire) -> bool {
+        let mut moved = false;
+        let mut buffers = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
+        for _ in 0..MOST_READS {
+            let error = match wire.read(&mut buffers.input) {
+                Ok(None) => break,
+                Ok(Some(0)) => MuxError::Closed,
+                Ok(Some(count)) => {
+                    moved = true;
+                    let (bytes, now) = (&buffers.input[..count], Instant::now());
+                    match self.with(|state| state.engine.receive(bytes, now)) {
+                        Ok(()) => continue,
+                        Err(violation) => violation.into(),
+                    }
+                }
+                Err(error) => MuxError::of_connection(&error),
+            };
+            self.fail(error);
+            break;
+        }
+        moved
+    }
+
+    pub(super) fn max_message(&self) -> usize {
+        self.max_message
+    }
+}
+
+impl State {
+    /// Begins a request, once the peer accepts one more. Empties `bytes` then.
+    pub(super) fn request(
+        &mut self,
+        bytes: &mut Option<MuxBytes<'_>>,
+        time: Option<Duration>,
+        one_way: bool,
+    ) -> Option<Result<u64, MuxError>> {
+        if let Some(failure) = &self.failure {
+            return Some(Err(failure.clone()));
+        }
+        if !self.engine.can_request() {
+            return None;
+        }
+        self.engine.request(bytes.take()?, time, one_way).map(Ok)
+    }
+
+    /// Appends what has arrived of the answers to a request.
+    pub(super) fn next_part(&mut self, id: u64, into: &mut Vec<u8>) -> Option<Result<Arrived, MuxError>> {
+        Some(match self.engine.take_answer(id, into) {
+            Found::Part => Ok(Arrived::Part),
+            Found::Message => Ok(Arrived::Message),
+            Found::End(Ending::Done) => Ok(Arrived::End),
+            Found::End(Ending::Refused) => Err(MuxError::Refused),
+            Found::End(Ending::Unanswered) => Err(MuxError::Unanswered),
+            Found::End(Ending::Cancelled) => Err(MuxError::Cancelled),
+            Found::Nothing => Err(self.failure.clone()?),
+        })
+    }
+
+    /// Appends what has arrived of an answer, until it is whole. Returns whether there was one.
+    pub(super) fn next_answer(
+        &mut self,
+        id: u64,
+        into: &mut Vec<u8>,
+        limit: usize,
+    ) -> Option<Result<bool, MuxError>> {
+        loop {
+            let arrived = self.next_part(id, into)?;
+            if into.len() > limit {
+                self.engine.cancel(id);
+                return Some(Err(MuxError::TooLong { limit }));
+            }
+            match arrived {
+                Ok(Arrived::Part) => (),
+                other => return Some(other.map(|arrived| arrived == Arrived::Message)),
+            }
+        }
+    }
+
+    /// The next request of the peer. `None` inside means that none will come.
+    pub(super) fn next_arrival(&mut self) -> Option<Result<Option<Arrival>, MuxError>> {
+        match (self.engine.next_arrival(), &self.failure) {
+            (Some(arrival), _) => Some(Ok(Some(arrival))),
+            (None, Some(MuxError::Closed)) => Some(Ok(None)),
+            (None, Some(failure)) => Some(Err(failure.clone())),
+            (None, None) => None,
+        }
+    }
+
+    /// Appends what has arrived of a request.
+    pub(super) fn next_body_part(
+        &mut self,
+        id: u64,
+        into: &mut Vec<u8>,
+    ) -> Option<Result<Arrived, MuxError>> {
+        Some(match self.engine.take_body(id, into) {
+            Some(Taken::Part) => Ok(Arrived::Part),
+            Some(Taken::Message) => Ok(Arrived::Message),
+            Some(Taken::End) => Ok(Arrived::End),
+            Some(Taken::Nothing) => Err(self.failure.clone()?),
+            None => Err(MuxError::Cancelled),
+        })
+    }
+
+    /// Appends what has arrived of a request, until it is whole.
+    pub(super) fn next_body(
+        &mut self,
+        id: u64,
+        into: &mut Vec<u8>,
+        limit: usize,
+    ) -> Option<Result<(), MuxError>> {
+        loop {
+            let arrived = self.next_body_part(id, into)?;
+            if into.len() > limit {
+                return Some(Err(MuxError::TooLong { limit }));
+            }
+            match arrived {
+                Ok(Arrived::Part) => (),
+                Ok(_) => return Some(Ok(())),
+                Err(error) => return Some(Err(error)),
+            }
+        }
+    }
+
+    /// Sends an answer, once the one before is sent. Empties `bytes` then.
+    pub(super) fn answer(
+        &mut self,
+        id: u64,
+        bytes: &mut Option<MuxBytes<'_>>,
+        is_last: bool,
+    ) -> Option<Result<(), MuxError>> {
+        if let Some(failure) = &self.failure {
+            return Some(Err(failure.clone()));
+        }
+        match self.engine.answer_room(id) {
+            AnswerRoom::Full => None,
+            AnswerRoom::Cancelled => Some(Err(MuxError::Cancelled)),
+            AnswerRoom::Room => {
+                self.engine.answer(id, bytes.take()?, is_last);
+                Some(Ok(()))
+            }
+        }
+    }
+
+    /// Ends the answers to a request, once the last one is sent.
+    pub(super) fn end_answers(&mut self, id: u64) -> Option<Result<(), MuxError>> {
+        if let Some(failure) = &self.failure {
+            return Some(Err(failure.clone()));
+        }
+        match self.engine.answer_room(id) {
+            AnswerRoom::Full => None,
+            AnswerRoom::Cancelled => Some(Err(MuxError::Cancelled)),
+            AnswerRoom::Room => {
+                self.engine.end_answers(id);
+                Some(Ok(()))
+            }
+        }
+    }
+}

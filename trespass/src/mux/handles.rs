@@ -1,0 +1,295 @@
+//! The handles of a mux: itself, a request that waits for its answers, and one of the peer.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::core::Core;
+use super::engine::Arrival;
+use super::error::MuxError;
+use super::payload::MuxBytes;
+use super::stats::MuxStats;
+use crate::Stream;
+
+/// The streams that a mux runs on: [`Stream`], and that of `trespass::tokio` with the feature `tokio`.
+pub trait Carrier: Sealed {}
+
+impl<S: Sealed> Carrier for S {}
+
+/// What a mux needs of its stream. No other crate can name it.
+pub trait Sealed: Sized {
+    /// Sends what was queued, as far as that needs no wait.
+    #[doc(hidden)]
+    fn send_queued(shared: &Shared<Self>);
+}
+
+/// A connection that handles share.
+#[doc(hidden)]
+pub struct Shared<S> {
+    pub(super) core: Core,
+    pub(super) stream: S,
+}
+
+impl<S: Sealed> Shared<S> {
+    /// Sends what a call has queued, unless the mux is corked.
+    pub(super) fn after_queueing(&self) {
+        if self.core.wants_to_send() {
+            S::send_queued(self);
+        }
+    }
+}
+
+impl<S> fmt::Debug for Shared<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.core.with(|state| {
+            f.debug_struct("Mux")
+                .field("stats", &state.engine.stats())
+                .field("failure", &state.failure)
+                .finish()
+        })
+    }
+}
+
+/// Many requests at a time on one stream. Both sides may make requests, and answer those of the other.
+///
+/// Clones are the same mux. The connection is closed when the last one is dropped with all requests.
+pub struct Mux<S = Stream> {
+    pub(super) shared: Arc<Shared<S>>,
+}
+
+impl<S: Carrier> Mux<S> {
+    /// Requests and one-way messages of this side that the peer has not ended.
+    #[must_use]
+    pub fn in_flight(&self) -> u32 {
+        self.shared.core.with(|state| state.engine.in_flight())
+    }
+
+    /// Whether a request would wait for no other: the peer accepts one more.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        self.shared.core.with(|state| state.failure.is_none() && state.engine.can_request())
+    }
+
+    /// Why the mux is of no further use, as far as calls know.
+    #[must_use]
+    pub fn failure(&self) -> Option<MuxError> {
+        self.shared.core.with(|state| state.failure.clone())
+    }
+
+    /// The mux's numbers.
+    #[must_use]
+    pub fn stats(&self) -> MuxStats {
+        self.shared.core.with(|state| state.engine.stats())
+    }
+
+    /// Sets whether calls only queue small requests and answers, so that they share writes. They are
+    /// sent once 64 KiB are queued, when a call waits, and when this is set to false.
+    pub fn set_cork(&self, corked: bool) {
+        self.shared.core.cork(corked);
+        self.shared.after_queueing();
+    }
+
+    /// The stream. Do not read or write it.
+    #[must_use]
+    pub fn stream(&self) -> &S {
+        &self.shared.stream
+    }
+}
+
+impl<S> Clone for Mux<S> {
+    fn clone(&self) -> Self {
+        Self { shared: self.shared.clone() }
+    }
+}
+
+impl<S> fmt::Debug for Mux<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.shared.fmt(f)
+    }
+}
+
+/// The time that a request has.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Deadline {
+    pub(super) at: Instant,
+    pub(super) after: Duration,
+}
+
+impl Deadline {
+    /// `None` if the time is beyond that of the system.
+    pub(super) fn after(time: Duration) -> Option<Self> {
+        Some(Self { at: Instant::now().checked_add(time)?, after: time })
+    }
+
+    pub(super) fn passed(self) -> MuxError {
+        MuxError::DeadlinePassed { after: self.after }
+    }
+}
+
+/// A request that was sent, and waits for its answers. A drop cancels it.
+pub struct PendingAnswer<S: Carrier = Stream> {
+    pub(super) shared: Arc<Shared<S>>,
+    pub(super) id: u64,
+    pub(super) deadline: Option<Deadline>,
+    /// What has arrived of the next answer.
+    pub(super) partial: Vec<u8>,
+    /// All answers were taken, or there are none.
+    pub(super) is_over: bool,
+}
+
+impl<S: Carrier> PendingAnswer<S> {
+    pub(super) fn new(shared: &Arc<Shared<S>>, id: u64, deadline: Option<Deadline>) -> Self {
+        Self { shared: shared.clone(), id, deadline, partial: Vec::new(), is_over: false }
+    }
+
+    /// The number of the request, which is unique among those of this side.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Whether something of the next answer, or the end, has arrived by calls on this mux.
+    #[must_use]
+    pub fn has_arrived(&self) -> bool {
+        self.shared.core.with(|state| state.engine.has_answer(self.id))
+    }
+
+    /// Gives the request up because its deadline has passed.
+    pub(super) fn pass_deadline(&mut self) -> MuxError {
+        self.give_up();
+        match self.deadline {
+            Some(deadline) => deadline.passed(),
+            None => MuxError::Cancelled,
+        }
+    }
+
+    fn give_up(&mut self) {
+        if !std::mem::replace(&mut self.is_over, true) {
+            self.shared.core.with(|state| state.engine.cancel(self.id));
+            self.shared.after_queueing();
+        }
+    }
+
+    /// Records what a call has found.
+    pub(super) fn found<T>(
+        &mut self,
+        found: Result<T, MuxError>,
+        is_end: fn(&T) -> bool,
+    ) -> Result<T, MuxError> {
+        if found.as_ref().map_or(true, is_end) {
+            self.give_up();
+        }
+        found
+    }
+}
+
+impl<S: Carrier> Drop for PendingAnswer<S> {
+    fn drop(&mut self) {
+        self.give_up();
+    }
+}
+
+impl<S: Carrier> fmt::Debug for PendingAnswer<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PendingAnswer").field("id", &self.id).field("deadline", &self.deadline).finish()
+    }
+}
+
+/// A request of the peer. Any thread or task may answer it, in any order. A drop without an answer is
+/// an error at the peer, unless it is a one-way message.
+pub struct Request<S: Carrier = Stream> {
+    pub(super) shared: Arc<Shared<S>>,
+    pub(super) arrival: Arrival,
+    /// What has arrived of it, while a call waits for the rest.
+    pub(super) partial: Vec<u8>,
+    is_held: bool,
+}
+
+impl<S: Carrier> Request<S> {
+    pub(super) fn new(shared: &Arc<Shared<S>>, arrival: Arrival) -> Self {
+        Self { shared: shared.clone(), arrival, partial: Vec::new(), is_held: true }
+    }
+
+    /// The number of the request among those of the peer.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.arrival.id
+    }
+
+    /// Whether the peer wants no answer. Then the answer is not sent.
+    #[must_use]
+    pub fn is_one_way(&self) -> bool {
+        self.arrival.one_way
+    }
+
+    /// When the peer gives the request up. It has a resolution of a millisecond, and the way here is
+    /// not counted.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Instant> {
+        self.arrival.deadline
+    }
+
+    /// Whether the peer has cancelled the request, as far as calls know.
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        self.shared.core.with(|state| state.engine.is_cancelled(self.arrival.id))
+    }
+
+    /// Sends the only answer. It does not wait until it is sent.
+    ///
+    /// # Errors
+    ///
+    /// The connection has failed, or the peer has cancelled the request.
+    pub fn answer<'a>(mut self, bytes: impl Into<MuxBytes<'a>>) -> Result<(), MuxError> {
+        if self.arrival.one_way {
+            return Ok(());
+        }
+        let mut bytes = Some(bytes.into());
+        let id = self.arrival.id;
+        let answered = self.shared.core.with(|state| state.answer(id, &mut bytes, true));
+        if matches!(answered, Some(Ok(()))) {
+            self.is_held = false;
+        }
+        self.shared.after_queueing();
+        answered.expect("no answer was given before")
+    }
+
+    /// Answers with any number of messages.
+    #[must_use]
+    pub fn answers(self) -> Answers<S> {
+        Answers { request: self }
+    }
+
+    pub(super) fn ended(&mut self) {
+        self.is_held = false;
+    }
+}
+
+impl<S: Carrier> Drop for Request<S> {
+    fn drop(&mut self) {
+        if self.is_held {
+            self.shared.core.with(|state| state.engine.release(self.arrival.id));
+            self.shared.after_queueing();
+        }
+    }
+}
+
+impl<S: Carrier> fmt::Debug for Request<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.arrival.fmt(f)
+    }
+}
+
+/// The answers to a request. A drop without [`finish`](Answers::finish) is an error at the peer.
+#[derive(Debug)]
+pub struct Answers<S: Carrier = Stream> {
+    pub(super) request: Request<S>,
+}
+
+impl<S: Carrier> Answers<S> {
+    /// Whether the peer has cancelled the request, as far as calls know.
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        self.request.is_cancelled()
+    }
+}
