@@ -127,7 +127,8 @@
 //!   (`completion_buffers::bytes_that_were_read_are_sent_where_they_are`).
 //!
 //! A client that makes many short requests borrows its connections from a pool, the module
-//! [`connections`] (`pooled::threads_share_a_pool`).
+//! [`connections`] (`pooled::threads_share_a_pool`). One connection carries many requests at a
+//! time by the module [`mux`] (`muxed::many_requests_are_in_flight`).
 //!
 //! # Zero copy
 //!

@@ -11,6 +11,7 @@ mod fixture;
 mod idle;
 mod libraries;
 mod messages;
+mod muxed;
 mod plain;
 mod pooled;
 mod streams;
@@ -67,6 +68,7 @@ fn run(part: &'static str, target: Carrier, threads: usize) -> ExitCode {
     cancelling::add(&mut suite);
     libraries::add(&mut suite);
     pooled::add(&mut suite);
+    muxed::add(&mut suite);
     idle::add(&mut suite);
     wakers::add(&mut suite);
     suite.run(&test_harness::arguments(), &Ok(Fixture::new(target, threads)), terms)

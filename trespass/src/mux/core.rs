@@ -49,6 +49,7 @@ pub(super) struct State {
     is_shut_down: bool,
     corked: bool,
     /// The task that moves bytes, and waits.
+    #[cfg(all(unix, feature = "tokio"))]
     pub(super) driver: Option<Waker>,
 }
 
@@ -70,7 +71,14 @@ pub(super) struct Core {
 impl Core {
     pub(super) fn new(config: &MuxConfig) -> Self {
         let engine = Engine::new(config.capacity);
-        let state = State { engine, failure: None, is_shut_down: false, corked: false, driver: None };
+        let state = State {
+            engine,
+            failure: None,
+            is_shut_down: false,
+            corked: false,
+            #[cfg(all(unix, feature = "tokio"))]
+            driver: None,
+        };
         let input = vec![0; INPUT].into_boxed_slice();
         let buffers = Buffers { batch: Vec::new(), sent: 0, is_full: false, input };
         Self { state: Mutex::new(state), buffers: Mutex::new(buffers), max_message: config.max_message }
@@ -202,6 +210,12 @@ impl Core {
 }
 
 impl State {
+    /// Has the task look for what was queued.
+    #[cfg(all(unix, feature = "tokio"))]
+    pub(super) fn wake_driver(&mut self) {
+        self.engine.wake(self.driver.take());
+    }
+
     /// Begins a request, once the peer accepts one more. Empties `bytes` then.
     pub(super) fn request(
         &mut self,

@@ -5,8 +5,8 @@
 //! that wait collect in [`Engine::take_woken`].
 //!
 //! What a peer can make this side keep is bounded: for each of the requests that it may have at a
-//! time, a window of unread bytes in each direction, and a frame in `out`. A request counts until the
-//! frame that ends it has left `out`.
+//! time, a window of unread bytes in each direction, and a frame in `out`. A request counts until
+//! the frame that ends it has left `out`.
 
 mod answering;
 mod output;
@@ -44,7 +44,7 @@ struct OwnRequest {
     waker: Option<Waker>,
 }
 
-/// A request of the peer.
+/// A request that the peer has begun, until its end was sent.
 #[derive(Debug)]
 struct PeerRequest {
     body: Inbox,
@@ -139,6 +139,12 @@ impl Engine {
         self.woken.extend(own.chain(peers));
         self.woken.append(&mut self.arrival_wakers);
         self.woken.append(&mut self.room_wakers);
+    }
+
+    /// Wakes a task with the others.
+    #[cfg(all(unix, feature = "tokio"))]
+    pub(super) fn wake(&mut self, waker: Option<Waker>) {
+        self.woken.extend(waker);
     }
 
     fn wake_for_room(&mut self) {

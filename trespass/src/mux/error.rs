@@ -31,7 +31,8 @@ pub enum MuxError {
     /// The peer has as many requests as it accepts.
     #[error("the peer refused the request, because it has as many as it accepts: try again later")]
     Refused,
-    /// The peer's program has dropped the request without an answer, or in the midst of its answers.
+    /// The peer's program has dropped the request without an answer, or in the midst of its
+    /// answers.
     #[error("the peer's program dropped the request without an answer")]
     Unanswered,
     /// The requester has cancelled the request, or its deadline has passed there.

@@ -1,9 +1,13 @@
 //! The handles of a mux: itself, a request that waits for its answers, and one of the peer.
 
 use std::fmt;
+use std::io;
+use std::ops::Deref;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use super::config::MuxConfig;
 use super::core::Core;
 use super::engine::Arrival;
 use super::error::MuxError;
@@ -11,16 +15,25 @@ use super::payload::MuxBytes;
 use super::stats::MuxStats;
 use crate::Stream;
 
-/// The streams that a mux runs on: [`Stream`], and that of `trespass::tokio` with the feature `tokio`.
-pub trait Carrier: Sealed {}
+/// The streams that a mux runs on: [`Stream`], and that of `trespass::tokio` with the feature
+/// `tokio`.
+pub trait MuxStream: Sealed {}
 
-impl<S: Sealed> Carrier for S {}
+impl<S: Sealed> MuxStream for S {}
 
 /// What a mux needs of its stream. No other crate can name it.
 pub trait Sealed: Sized {
+    /// Prepares a new mux.
+    #[doc(hidden)]
+    fn start(shared: &Arc<Shared<Self>>) -> io::Result<()>;
+
     /// Sends what was queued, as far as that needs no wait.
     #[doc(hidden)]
     fn send_queued(shared: &Shared<Self>);
+
+    /// The last handle is gone.
+    #[doc(hidden)]
+    fn closed(_: &Shared<Self>) {}
 }
 
 /// A connection that handles share.
@@ -28,9 +41,51 @@ pub trait Sealed: Sized {
 pub struct Shared<S> {
     pub(super) core: Core,
     pub(super) stream: S,
+    handles: AtomicUsize,
+}
+
+/// A reference of the program to a connection.
+pub(super) struct Handle<S: Sealed>(Arc<Shared<S>>);
+
+impl<S: Sealed> Handle<S> {
+    pub(super) fn new(shared: Arc<Shared<S>>) -> Self {
+        shared.handles.fetch_add(1, Ordering::Relaxed);
+        Self(shared)
+    }
+}
+
+impl<S: Sealed> Clone for Handle<S> {
+    fn clone(&self) -> Self {
+        Self::new(self.0.clone())
+    }
+}
+
+impl<S: Sealed> Deref for Handle<S> {
+    type Target = Shared<S>;
+
+    fn deref(&self) -> &Shared<S> {
+        &self.0
+    }
+}
+
+impl<S: Sealed> Drop for Handle<S> {
+    fn drop(&mut self) {
+        if self.0.handles.fetch_sub(1, Ordering::AcqRel) == 1 {
+            S::closed(&self.0);
+        }
+    }
 }
 
 impl<S: Sealed> Shared<S> {
+    pub(super) fn new(stream: S, config: &MuxConfig) -> Arc<Self> {
+        Arc::new(Self { core: Core::new(config), stream, handles: AtomicUsize::new(0) })
+    }
+
+    /// Whether the program has no handle, and gets none.
+    pub(super) fn is_closed(&self) -> bool {
+        self.handles.load(Ordering::Acquire) == 0
+    }
+
     /// Sends what a call has queued, unless the mux is corked.
     pub(super) fn after_queueing(&self) {
         if self.core.wants_to_send() {
@@ -50,14 +105,36 @@ impl<S> fmt::Debug for Shared<S> {
     }
 }
 
-/// Many requests at a time on one stream. Both sides may make requests, and answer those of the other.
+/// Many requests at a time on one stream. Both sides may make requests, and answer those of the
+/// other.
 ///
-/// Clones are the same mux. The connection is closed when the last one is dropped with all requests.
-pub struct Mux<S = Stream> {
-    pub(super) shared: Arc<Shared<S>>,
+/// Clones are the same mux. The connection is closed when the last one is dropped with all
+/// requests.
+pub struct Mux<S: MuxStream = Stream> {
+    pub(super) shared: Handle<S>,
 }
 
-impl<S: Carrier> Mux<S> {
+impl<S: MuxStream> Mux<S> {
+    /// Takes a stream whose ends have read all that the other has written. The peer does the same.
+    /// Each side has its own limits.
+    ///
+    /// A stream of `trespass::tokio` gets a task that moves its bytes, in the runtime of the
+    /// caller. The calls on the mux work in any.
+    ///
+    /// # Errors
+    ///
+    /// The stream belongs to the parent of this process.
+    ///
+    /// # Panics
+    ///
+    /// The stream is one of `trespass::tokio`, and the caller is in no runtime.
+    pub fn over(stream: S, config: &MuxConfig) -> io::Result<Self> {
+        let shared = Handle::new(Shared::new(stream, config));
+        S::start(&shared.0)?;
+        shared.after_queueing();
+        Ok(Self { shared })
+    }
+
     /// Requests and one-way messages of this side that the peer has not ended.
     #[must_use]
     pub fn in_flight(&self) -> u32 {
@@ -82,8 +159,8 @@ impl<S: Carrier> Mux<S> {
         self.shared.core.with(|state| state.engine.stats())
     }
 
-    /// Sets whether calls only queue small requests and answers, so that they share writes. They are
-    /// sent once 64 KiB are queued, when a call waits, and when this is set to false.
+    /// Sets whether calls only queue small requests and answers, so that they share writes. They
+    /// are sent once 64 KiB are queued, when a call waits, and when this is set to false.
     pub fn set_cork(&self, corked: bool) {
         self.shared.core.cork(corked);
         self.shared.after_queueing();
@@ -96,13 +173,13 @@ impl<S: Carrier> Mux<S> {
     }
 }
 
-impl<S> Clone for Mux<S> {
+impl<S: MuxStream> Clone for Mux<S> {
     fn clone(&self) -> Self {
         Self { shared: self.shared.clone() }
     }
 }
 
-impl<S> fmt::Debug for Mux<S> {
+impl<S: MuxStream> fmt::Debug for Mux<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.shared.fmt(f)
     }
@@ -110,12 +187,12 @@ impl<S> fmt::Debug for Mux<S> {
 
 /// The time that a request has.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Deadline {
+pub(super) struct TimeLimit {
     pub(super) at: Instant,
     pub(super) after: Duration,
 }
 
-impl Deadline {
+impl TimeLimit {
     /// `None` if the time is beyond that of the system.
     pub(super) fn after(time: Duration) -> Option<Self> {
         Some(Self { at: Instant::now().checked_add(time)?, after: time })
@@ -127,18 +204,18 @@ impl Deadline {
 }
 
 /// A request that was sent, and waits for its answers. A drop cancels it.
-pub struct PendingAnswer<S: Carrier = Stream> {
-    pub(super) shared: Arc<Shared<S>>,
+pub struct PendingAnswer<S: MuxStream = Stream> {
+    pub(super) shared: Handle<S>,
     pub(super) id: u64,
-    pub(super) deadline: Option<Deadline>,
+    pub(super) deadline: Option<TimeLimit>,
     /// What has arrived of the next answer.
     pub(super) partial: Vec<u8>,
     /// All answers were taken, or there are none.
     pub(super) is_over: bool,
 }
 
-impl<S: Carrier> PendingAnswer<S> {
-    pub(super) fn new(shared: &Arc<Shared<S>>, id: u64, deadline: Option<Deadline>) -> Self {
+impl<S: MuxStream> PendingAnswer<S> {
+    pub(super) fn new(shared: &Handle<S>, id: u64, deadline: Option<TimeLimit>) -> Self {
         Self { shared: shared.clone(), id, deadline, partial: Vec::new(), is_over: false }
     }
 
@@ -183,30 +260,30 @@ impl<S: Carrier> PendingAnswer<S> {
     }
 }
 
-impl<S: Carrier> Drop for PendingAnswer<S> {
+impl<S: MuxStream> Drop for PendingAnswer<S> {
     fn drop(&mut self) {
         self.give_up();
     }
 }
 
-impl<S: Carrier> fmt::Debug for PendingAnswer<S> {
+impl<S: MuxStream> fmt::Debug for PendingAnswer<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PendingAnswer").field("id", &self.id).field("deadline", &self.deadline).finish()
     }
 }
 
-/// A request of the peer. Any thread or task may answer it, in any order. A drop without an answer is
-/// an error at the peer, unless it is a one-way message.
-pub struct Request<S: Carrier = Stream> {
-    pub(super) shared: Arc<Shared<S>>,
+/// A request of the peer. Any thread or task may answer it, in any order. A drop without an answer
+/// is an error at the peer, unless it is a one-way message.
+pub struct Request<S: MuxStream = Stream> {
+    pub(super) shared: Handle<S>,
     pub(super) arrival: Arrival,
     /// What has arrived of it, while a call waits for the rest.
     pub(super) partial: Vec<u8>,
     is_held: bool,
 }
 
-impl<S: Carrier> Request<S> {
-    pub(super) fn new(shared: &Arc<Shared<S>>, arrival: Arrival) -> Self {
+impl<S: MuxStream> Request<S> {
+    pub(super) fn new(shared: &Handle<S>, arrival: Arrival) -> Self {
         Self { shared: shared.clone(), arrival, partial: Vec::new(), is_held: true }
     }
 
@@ -222,8 +299,8 @@ impl<S: Carrier> Request<S> {
         self.arrival.one_way
     }
 
-    /// When the peer gives the request up. It has a resolution of a millisecond, and the way here is
-    /// not counted.
+    /// When the peer gives the request up. It has a resolution of a millisecond, and the way here
+    /// is not counted.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         self.arrival.deadline
@@ -265,7 +342,7 @@ impl<S: Carrier> Request<S> {
     }
 }
 
-impl<S: Carrier> Drop for Request<S> {
+impl<S: MuxStream> Drop for Request<S> {
     fn drop(&mut self) {
         if self.is_held {
             self.shared.core.with(|state| state.engine.release(self.arrival.id));
@@ -274,7 +351,7 @@ impl<S: Carrier> Drop for Request<S> {
     }
 }
 
-impl<S: Carrier> fmt::Debug for Request<S> {
+impl<S: MuxStream> fmt::Debug for Request<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.arrival.fmt(f)
     }
@@ -282,11 +359,11 @@ impl<S: Carrier> fmt::Debug for Request<S> {
 
 /// The answers to a request. A drop without [`finish`](Answers::finish) is an error at the peer.
 #[derive(Debug)]
-pub struct Answers<S: Carrier = Stream> {
+pub struct Answers<S: MuxStream = Stream> {
     pub(super) request: Request<S>,
 }
 
-impl<S: Carrier> Answers<S> {
+impl<S: MuxStream> Answers<S> {
     /// Whether the peer has cancelled the request, as far as calls know.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {

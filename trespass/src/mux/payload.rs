@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 /// The bytes that a call sends. All calls take what converts into it.
 ///
-/// Up to 16 KiB are copied at once if the peer has room. Longer ones are kept until they are sent: a
-/// `Vec` and an `Arc` are not copied for that, a slice is.
+/// Up to 16 KiB are copied at once if the peer has room. Longer ones are kept until they are sent:
+/// a `Vec` and an `Arc` are not copied for that, a slice is.
 #[derive(Clone, Debug)]
 pub enum MuxBytes<'a> {
     /// Bytes of the caller, which are copied.

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use super::config::MuxConfig;
 use super::core::{Arrived, Core, State, Wire};
 use super::error::MuxError;
-use super::handles::{Answers, Deadline, Mux, PendingAnswer, Request, Sealed, Shared};
+use super::handles::{Answers, Mux, PendingAnswer, Request, Sealed, Shared, TimeLimit};
 use super::payload::MuxBytes;
 use crate::Stream;
 use crate::session::connection::{Connection, Refused};
@@ -36,6 +36,11 @@ fn unless_blocked(done: Result<usize, Refused>) -> io::Result<Option<usize>> {
 }
 
 impl Sealed for Stream {
+    fn start(shared: &Arc<Shared<Self>>) -> io::Result<()> {
+        shared.stream.set_nonblocking(false)?;
+        shared.stream.set_cork(false)
+    }
+
     fn send_queued(shared: &Shared<Self>) {
         let mut attempt = |mut connection: &mut Connection| {
             shared.core.write(&mut connection);
@@ -102,7 +107,7 @@ impl Shared<Stream> {
     }
 }
 
-fn until(deadline: Option<Deadline>) -> Until {
+fn until(deadline: Option<TimeLimit>) -> Until {
     Until::Event.or(deadline.map(|deadline| deadline.at))
 }
 
@@ -117,22 +122,8 @@ impl Mux<Stream> {
         Self::over(Stream::connect(addr)?, &MuxConfig::new())
     }
 
-    /// Takes a stream of which both sides have used nothing, or have used as much as the other. Each side
-    /// may have its own limits.
-    ///
-    /// # Errors
-    ///
-    /// The connection has failed.
-    pub fn over(stream: Stream, config: &MuxConfig) -> io::Result<Self> {
-        stream.set_nonblocking(false)?;
-        stream.set_cork(false)?;
-        let shared = Arc::new(Shared { core: Core::new(config), stream });
-        Stream::send_queued(&shared);
-        Ok(Self { shared })
-    }
-
-    /// Sends a request, and does not wait for its answers. While the peer has as many as it accepts,
-    /// this waits.
+    /// Sends a request, and does not wait for its answers. While the peer has as many as it
+    /// accepts, this waits.
     ///
     /// # Errors
     ///
@@ -145,13 +136,14 @@ impl Mux<Stream> {
     ///
     /// # Errors
     ///
-    /// The connection has failed, or the peer had as many requests as it accepts until the deadline.
+    /// The connection has failed, or the peer had as many requests as it accepts until the
+    /// deadline.
     pub fn request_within<'a>(
         &self,
         bytes: impl Into<MuxBytes<'a>>,
         time: Duration,
     ) -> Result<PendingAnswer, MuxError> {
-        let deadline = Deadline::after(time);
+        let deadline = TimeLimit::after(time);
         self.begin(bytes.into(), deadline, false).map(|id| PendingAnswer::new(&self.shared, id, deadline))
     }
 
@@ -165,7 +157,12 @@ impl Mux<Stream> {
         self.begin(bytes.into(), None, true).map(drop)
     }
 
-    fn begin(&self, bytes: MuxBytes<'_>, deadline: Option<Deadline>, one_way: bool) -> Result<u64, MuxError> {
+    fn begin(
+        &self,
+        bytes: MuxBytes<'_>,
+        deadline: Option<TimeLimit>,
+        one_way: bool,
+    ) -> Result<u64, MuxError> {
         let (mut bytes, time) = (Some(bytes), deadline.map(|deadline| deadline.after));
         let begun =
             self.shared.wait_for(until(deadline), |state| state.request(&mut bytes, time, one_way))?;
@@ -176,8 +173,8 @@ impl Mux<Stream> {
         }
     }
 
-    /// Waits for a request of the peer. Several threads may wait. `None` means that the peer has closed
-    /// the connection, and all its requests were taken.
+    /// Waits for a request of the peer. Several threads may wait. `None` means that the peer has
+    /// closed the connection, and all its requests were taken.
     ///
     /// # Errors
     ///
@@ -193,7 +190,7 @@ impl Mux<Stream> {
     ///
     /// The connection has failed, or no request came in time.
     pub fn next_request_within(&self, time: Duration) -> Result<Option<Request>, MuxError> {
-        let deadline = Deadline::after(time);
+        let deadline = TimeLimit::after(time);
         match (self.shared.wait_for(until(deadline), State::next_arrival)?, deadline) {
             (None, Some(deadline)) => Err(deadline.passed()),
             (arrival, _) => Ok(arrival.flatten().map(|arrival| Request::new(&self.shared, arrival))),
@@ -228,7 +225,7 @@ impl PendingAnswer<Stream> {
     ///
     /// The deadline has passed, the peer gives no answer, or the connection has failed.
     pub fn wait(mut self) -> Result<Vec<u8>, MuxError> {
-        self.next()?.ok_or(MuxError::Unanswered)
+        self.next_answer()?.ok_or(MuxError::Unanswered)
     }
 
     /// Waits for the next answer. `None` means that all have arrived.
@@ -236,7 +233,7 @@ impl PendingAnswer<Stream> {
     /// # Errors
     ///
     /// Those of [`wait`](Self::wait).
-    pub fn next(&mut self) -> Result<Option<Vec<u8>>, MuxError> {
+    pub fn next_answer(&mut self) -> Result<Option<Vec<u8>>, MuxError> {
         if self.is_over {
             return Ok(None);
         }
@@ -295,8 +292,8 @@ impl Request<Stream> {
 
 /// The calls on a [`Stream`], which block.
 impl Answers<Stream> {
-    /// Sends an answer. It waits until the one before is sent, for which the peer must have room: its
-    /// program takes the answers, or leaves a window of them.
+    /// Sends an answer. It waits until the one before is sent, for which the peer must have room:
+    /// its program takes the answers, or leaves a window of them.
     ///
     /// # Errors
     ///

@@ -192,8 +192,9 @@ impl Caller<'_> {
         self.run_call(Direction::Read, false, FillCall { buffer, attempt, done })
     }
 
-    /// Runs a call that reads and writes, for a mux. It waits for arrivals and for room. Returns false if
-    /// the time is over. What it has written and could not send is left to the service thread.
+    /// Runs a call that reads and writes, for a mux. It waits for arrivals and for room. Returns
+    /// false if the time is over. What it has written and could not send is left to the service
+    /// thread.
     pub(crate) fn exchange(
         &mut self,
         until: Until,

@@ -148,7 +148,7 @@ impl Stream {
         (OwnedReadHalf(stream.clone()), OwnedWriteHalf::new(stream))
     }
 
-    pub(super) fn poll_read_shared(
+    pub(crate) fn poll_read_shared(
         &self,
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
@@ -160,7 +160,7 @@ impl Stream {
         Poll::Ready(Ok(()))
     }
 
-    pub(super) fn poll_write_shared(
+    pub(crate) fn poll_write_shared(
         &self,
         context: &mut Context<'_>,
         slices: &[IoSlice<'_>],
@@ -172,7 +172,7 @@ impl Stream {
         self.io.poll_call(context, Direction::Write, |socket| (&socket.0).flush())
     }
 
-    pub(super) fn shutdown_write(&self) -> io::Result<()> {
+    pub(crate) fn shutdown_write(&self) -> io::Result<()> {
         self.io.get().0.shutdown(Shutdown::Write)
     }
 }

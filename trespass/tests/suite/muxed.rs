@@ -296,9 +296,9 @@ fn a_dropped_request_of_the_peer_is_reported(fixture: &Fixture) -> Outcome {
     answers.send(b"only").unwrap();
     drop(answers);
     assert!(matches!(one.wait(), Err(MuxError::Unanswered)));
-    assert_eq!(two.next().unwrap().unwrap(), b"only");
-    assert!(matches!(two.next(), Err(MuxError::Unanswered)));
-    assert_eq!(two.next().unwrap(), None, "the error is told once");
+    assert_eq!(two.next_answer().unwrap().unwrap(), b"only");
+    assert!(matches!(two.next_answer(), Err(MuxError::Unanswered)));
+    assert_eq!(two.next_answer().unwrap(), None, "the error is told once");
     assert_eq!(client.in_flight(), 0);
     Ok(())
 }
@@ -346,9 +346,9 @@ fn a_slow_reader_of_answers_holds_up_nobody(fixture: &Fixture) -> Outcome {
     let received = client.stats().bytes_received;
     assert!(received < 50 * 2020 + (64 << 10) + 2000, "more than a window came unread: {received}");
     for seed in 0..PARTS {
-        assert_eq!(slow.next().unwrap().unwrap(), pattern(3000, seed));
+        assert_eq!(slow.next_answer().unwrap().unwrap(), pattern(3000, seed));
     }
-    assert_eq!(slow.next().unwrap(), None);
+    assert_eq!(slow.next_answer().unwrap(), None);
     drop(slow); // it has the connection, too
     close(client);
     serving.join().unwrap();

@@ -46,11 +46,6 @@ impl Engine {
         Some(taken)
     }
 
-    /// Whether [`take_body`](Self::take_body) would find anything.
-    pub(in super::super) fn has_body(&self, id: u64) -> bool {
-        self.peer_requests.get(&id).is_none_or(|request| request.is_cancelled || request.body.has_any())
-    }
-
     /// Whether the requester has given a request up.
     pub(in super::super) fn is_cancelled(&self, id: u64) -> bool {
         self.answer_room(id) == AnswerRoom::Cancelled

@@ -24,8 +24,8 @@ impl Engine {
         self.out.len()
     }
 
-    /// Fills an empty batch: queued frames first, then chunks of long messages in turn, at least one.
-    /// Ask for the next batch when this one is sent, so that requests share it meanwhile.
+    /// Fills an empty batch: queued frames first, then chunks of long messages in turn, at least
+    /// one. Ask for the next batch when this one is sent, so that requests share it meanwhile.
     pub(in super::super) fn next_batch(&mut self, batch: &mut Vec<u8>) {
         debug_assert!(batch.is_empty());
         std::mem::swap(batch, &mut self.out);

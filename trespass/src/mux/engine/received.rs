@@ -88,7 +88,7 @@ impl Inbox {
         self.expected -= bytes.len();
     }
 
-    /// Ends the frame.
+    /// All data of the frame have arrived.
     pub(super) fn end_frame(&mut self, header: &MuxHeader) {
         self.ended = header.has(LAST);
         let ends = header.has(MESSAGE_END);

@@ -66,8 +66,8 @@ impl Outbox {
         self.message.is_some() && self.credit > HEADER as u64
     }
 
-    /// Sends a chunk, whose frame has at most `room` bytes. Returns whether the message has ended, and
-    /// whether with it all has.
+    /// Sends a chunk, whose frame has at most `room` bytes. Returns whether the message has ended,
+    /// and whether with it all has.
     pub(super) fn send_chunk(&mut self, purpose: Purpose, id: u64, out: &mut Vec<u8>) -> Option<bool> {
         let message = self.message.as_ref()?;
         let rest = &message[self.sent..];

@@ -1,0 +1,395 @@
+//! Many requests on one connection, awaited by tasks.
+
+use std::future::poll_fn;
+use std::io::ErrorKind;
+use std::pin::pin;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use test_harness::{Outcome, cases};
+use tokio::io::AsyncWriteExt;
+use tokio::task::{JoinHandle, JoinSet};
+use trespass::mux::{Mux, MuxConfig, MuxError, ProtocolViolation};
+use trespass::tokio::Stream;
+
+use super::fixture::Fixture;
+
+pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
+    cases!(suite: answers_come_in_any_order, many_requests_are_in_flight, tasks_share_a_mux,
+        requests_share_writes, small_requests_pass_a_large_one, a_request_ends_at_its_deadline,
+        dropped_waits_lose_nothing, a_dropped_request_is_cancelled, answers_in_parts_wait_for_their_reader,
+        the_peer_accepts_no_more_than_it_says, one_way_messages_arrive, requests_fail_with_their_connection,
+        peers_that_speak_something_else, a_thread_answers_a_task, the_last_handle_ends_the_connection);
+}
+
+async fn muxes(fixture: &Fixture, config: MuxConfig) -> (Mux<Stream>, Mux<Stream>) {
+    let (client, server) = fixture.streams().await;
+    (Mux::over(client, &config).unwrap(), Mux::over(server, &config).unwrap())
+}
+
+/// Answers each request in a task, until the peer ends.
+fn serve(mux: Mux<Stream>) -> JoinHandle<()> {
+    tokio::spawn(async move {
+        let mut answering = JoinSet::new();
+        while let Ok(Some(mut request)) = mux.next_request().await {
+            answering.spawn(async move {
+                let bytes = request.bytes().await.unwrap();
+                request.answer(bytes).unwrap();
+            });
+        }
+        while let Some(answered) = answering.join_next().await {
+            answered.unwrap();
+        }
+    })
+}
+
+fn pattern(len: usize, seed: usize) -> Vec<u8> {
+    (0..len).map(|at| (at.wrapping_mul(31).wrapping_add(at >> 8).wrapping_add(seed)) as u8).collect()
+}
+
+async fn until_idle(mux: &Mux<Stream>) {
+    let limit = Instant::now() + super::fixture::LONG;
+    while mux.in_flight() > 0 {
+        assert!(Instant::now() < limit, "{mux:?}");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+fn answers_come_in_any_order(fixture: &Fixture) -> Outcome {
+    fixture.run(async {
+        let (client, server) = muxes(fixture, MuxConfig::new()).await;
+        let one = client.request(b"one").await.unwrap();
+        let two = client.request(b"two").await.unwrap();
+        let mut first = server.next_request().await.unwrap().unwrap();
+        let mut second = server.next_request().await.unwrap().unwrap();
+        assert_eq!(second.bytes().await.unwrap(), b"two");
+        second.answer(b"2").unwrap();
+        assert_eq!(two.wait().await.unwrap(), b"2");
+        assert_eq!(first.bytes().await.unwrap(), b"one");
+        first.answer(b"1").unwrap();
+        assert_eq!(one.wait().await.unwrap(), b"1");
+    });
+    Ok(())
+}
+
+fn many_requests_are_in_flight(fixture: &Fixture) -> Outcome {
+    fixture.run(async {
+        let (client, server) = muxes(fixture, MuxConfig::new()).await;
+        let serving = serve(server);
+        for size in [0, 100, 5000, 100_000] {
+            let mut pending = Vec::new();
+            for seed in 0..256 {
+                pending.push(client.request(pattern(size, seed)).await.unwrap());
+            }
+            for (seed, pending) in pending.into_iter().enumerate() {
+                assert!(
+                    pending.wait().await.unwrap() == pattern(size, seed),
+                    "answer {seed} of {size} bytes"
+                );
+            }
+        }
+        client.drain().await.unwrap();
+        drop(client);
+        serving.await.unwrap();
+    });
+    Ok(())
+}
+
+fn tasks_share_a_mux(fixture: &Fixture) -> Outcome {
+    fixture.run(async {
+        let (client, server) = muxes(fixture, MuxConfig::new().max_requests(20)).await;
+        let serving = serve(server);
+        let mut asking = JoinSet::new();
+        for task in 0..64 {
+            let client = client.clone();
+            asking.spawn(async move {
+                for round in 0..10 {
+                    let bytes = pattern(if round == 5 { 50_000 } else { 64 }, task * 10 + round);
+                    let answer = client.request(&bytes).await.unwrap().wait().await.unwrap();
+                    assert!(answer == bytes);
+                }
+            });
+        }
+        while let Some(asked) = asking.join_next().await {
+            asked.unwrap();
+        }
+        assert_eq!((client.in_flight(), client.stats().requests), (0, 640));
+        drop(client);
+        serving.await.unwrap();
+    });
+    Ok(())
+}
+
+fn requests_share_writes(fixture: &Fixture) -> Outcome {
+    fixture.run(async {
+        let (client, server) = muxes(fixture, MuxConfig::new()).await;
+        let serving = serve(server);
+        client.request(b"the peers know each other").await.unwrap().wait().await.unwrap();
+        let before = client.stats();
+        client.set_cork(true);
+        let mut pending = Vec::new();
+        for seed in 0..100 {
+            pending.push(client.request(pattern(128, seed)).await.unwrap());
+        }
+        client.set_cork(false);
+        for (seed, pending) in pending.into_iter().enumerate() {
+            assert_eq!(pending.wait().await.unwrap(), pattern(128, seed));
+        }
+        let after = client.stats();
+        assert_eq!((after.frames_sent - before.frames_sent, after.batches - before.batches), (100, 1));
+        drop(client);
+        serving.await.unwrap();
+    });
+    Ok(())
+}
+
+fn small_requests_pass_a_large_one(fixture: &Fixture) -> Outcome {
+    const LARGE: usize = 8 << 20;
+    fixture.run(async {
+        let (client, server) = muxes(fixture, MuxConfig::new()).await;
+        let large = client.request(pattern(LARGE, 1)).await.unwrap();
+        let mut at_server = server.next_request().await.unwrap().unwrap();
+        let serving = serve(server);
+        for seed in 0..8 {
+            let answer = client.request(pattern(128, seed)).await.unwrap().wait().await.unwrap();
+            assert_eq!(answer, pattern(128, seed));
+        }
+        assert!(client.stats().bytes_sent < 1 << 20, "a window of the large one at most");
+        let bytes = at_server.bytes().await.unwrap();
+        at_server.answer(bytes).unwrap();
+        assert!(large.wait().await.unwrap() == pattern(LARGE, 1));
+        drop(client);
+        serving.await.unwrap();
+    });
+    Ok(())
+}
+
+fn a_request_ends_at_its_deadline(fixture: &Fixture) -> Outcome {
+    fixture.run(async {
+        let (client, server) = muxes(fixture, MuxConfig::new()).await;
+        let time = Duration::from_millis(30);
+        let pending = client.request_within(b"?", time).await.unwrap();
+        let mut request = server.next_request().await.unwrap().unwrap();
+        assert_eq!(request.bytes().await.unwrap(), b"?");
+        assert!(request.deadline().is_some());
+        let error = pending.wait().await.unwrap_err();
+        assert!(matches!(error, MuxError::DeadlinePassed { after } if after == time), "{error}");
+        while !request.is_cancelled() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert!(matches!(request.answer(b"late"), Err(MuxError::Cancelled)));
+        until_idle(&client).await;
+    });
+    Ok(())
+}
+
+/// Polls a future once, and drops it.
+async fn poll_and_drop<T>(future: impl Future<Output = T>) -> bool {
+    let mut future = pin!(future);
+    poll_fn(|context| Poll::Ready(future.as_mut().poll(context).is_ready())).await
+}
+
+fn dropped_waits_lose_nothing(fixture: &Fixture) -> Outcome {
+    fixture.run(async {
+        let (client, server) = muxes(fixture, MuxConfig::new().max_requests(1)).await;
+        let mut pending = client.request(pattern(300_000, 1)).await.unwrap();
+        assert!(!poll_and_drop(client.request(b"no room")).await);
+        assert!(!poll_and_drop(pending.next_answer()).await);
+        let mut request = loop {
+            let mut next = pin!(server.next_request());
+            let polled = poll_fn(|context| Poll::Ready(next.as_mut().poll(context))).await;
+            match polled {
+                Poll::Ready(request) => break request.unwrap().unwrap(),
+                Poll::Pending => tokio::task::yield_now().await,
+            }
+        };
+        while !poll_and_drop(request.next_part(&mut Vec::new())).await {
+            tokio::task::yield_now().await;
+        }
+        let mut answers = request.answers();
+        answers.send(pattern(500_000, 2)).await.unwrap();
+        assert!(!poll_and_drop(answers.send(b"it has no room, and is dropped")).await);
+        let answer = loop {
+            let mut next = pin!(pending.next_answer());
+            let polled = poll_fn(|context| Poll::Ready(next.as_mut().poll(context))).await;
+            match polled {
+                Poll::Ready(answer) => break answer.unwrap().unwrap(),
+                Poll::Pending => tokio::task::yield_now().await,
+            }
+        };
+        assert!(answer == pattern(500_000, 2));
+        answers.finish().await.unwrap();
+        assert_eq!(pending.next_answer().await.unwrap(), None);
+        assert_eq!(client.stats().requests, 1, "those that had no room were not sent");
+    });
+    Ok(())
+}
+
+fn a_dropped_request_is_cancelled(fixture: &Fixture) -> Outcome {
+    fixture.run(async {
+        let (client, server) = muxes(fixture, MuxConfig::new()).await;
+        let pending = client.request(pattern(8 << 20, 1)).await.unwrap();
+        let mut request = server.next_request().await.unwrap().unwrap();
+        drop(pending);
+        let error = request.bytes().await.unwrap_err();
+        assert!(matches!(error, MuxError::Cancelled), "{error}");
+        drop(request);
+        until_idle(&client).await;
+        assert_eq!(client.stats().cancelled, 1);
+    });
+    Ok(())
+}
+
+fn answers_in_parts_wait_for_their_reader(fixture: &Fixture) -> Outcome {
+    const PARTS: usize = 200;
+    fixture.run(async {
+        let (client, server) = muxes(fixture, MuxConfig::new().window(32 << 10)).await;
+        let mut slow = client.request(b"all").await.unwrap();
+        let request = server.next_request().await.unwrap().unwrap();
+        let sending = tokio::spawn(async move {
+            let mut answers = request.answers();
+            for seed in 0..PARTS {
+                answers.send(pattern(2000, seed)).await.unwrap();
+            }
+            answers.finish().await.unwrap();
+        });
+        let serving = serve(server);
+        for seed in 0..20 {
+            let answer = client.request(pattern(1000, seed)).await.unwrap().wait().await.unwrap();
+            assert_eq!(answer, pattern(1000, seed));
+        }
+        assert!(!sending.is_finished(), "nobody reads");
+        for seed in 0..PARTS {
+            assert_eq!(slow.next_answer().await.unwrap().unwrap(), pattern(2000, seed));
+        }
+        assert_eq!(slow.next_answer().await.unwrap(), None);
+        sending.await.unwrap();
+        drop((client, slow));
+        serving.await.unwrap();
+    });
+    Ok(())
+}
+
+fn the_peer_accepts_no_more_than_it_says(fixture: &Fixture) -> Outcome {
+    fixture.run(async {
+        let (client, server) = muxes(fixture, MuxConfig::new().max_requests(2)).await;
+        let pending = [client.request(b"1").await.unwrap(), client.request(b"2").await.unwrap()];
+        assert!(!client.has_room());
+        let error = client.request_within(b"3", Duration::from_millis(20)).await.unwrap_err();
+        assert!(matches!(error, MuxError::DeadlinePassed { .. }), "{error}");
+        let waiting = tokio::spawn({
+            let client = client.clone();
+            async move { client.request(b"4").await.unwrap().wait().await }
+        });
+        let serving = serve(server);
+        for (pending, expected) in pending.into_iter().zip([b"1", b"2"]) {
+            assert_eq!(pending.wait().await.unwrap(), expected);
+        }
+        assert_eq!(waiting.await.unwrap().unwrap(), b"4");
+        drop(client);
+        serving.await.unwrap();
+    });
+    Ok(())
+}
+
+fn one_way_messages_arrive(fixture: &Fixture) -> Outcome {
+    fixture.run(async {
+        let (client, server) = muxes(fixture, MuxConfig::new().max_requests(4)).await;
+        let sending = tokio::spawn(async move {
+            for seed in 0..100 {
+                client.send_one_way(pattern(seed * 300, seed)).await.unwrap();
+            }
+            client.drain().await.unwrap();
+        });
+        for seed in 0..100 {
+            let mut message = server.next_request().await.unwrap().unwrap();
+            assert!(message.is_one_way());
+            assert_eq!(message.bytes().await.unwrap(), pattern(seed * 300, seed));
+        }
+        sending.await.unwrap();
+    });
+    Ok(())
+}
+
+fn requests_fail_with_their_connection(fixture: &Fixture) -> Outcome {
+    fixture.run(async {
+        let (client, server) = muxes(fixture, MuxConfig::new()).await;
+        let mut pending = JoinSet::new();
+        for seed in 0..10 {
+            let sent = client.request(pattern(100_000, seed)).await.unwrap();
+            pending.spawn(sent.wait());
+        }
+        let request = server.next_request().await.unwrap().unwrap();
+        drop((request, server));
+        while let Some(ended) = pending.join_next().await {
+            let error = ended.unwrap().unwrap_err();
+            let is_of_connection = matches!(error, MuxError::Closed | MuxError::Connection { .. });
+            assert!(is_of_connection || matches!(error, MuxError::Unanswered), "{error}");
+        }
+        let error = client.request(b"more").await.unwrap_err();
+        assert!(matches!(error, MuxError::Closed | MuxError::Connection { .. }), "{error}");
+    });
+    Ok(())
+}
+
+fn peers_that_speak_something_else(fixture: &Fixture) -> Outcome {
+    fixture.run(async {
+        let (client, mut other) = fixture.streams().await;
+        let client = Mux::over(client, &MuxConfig::new()).unwrap();
+        other.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await.unwrap();
+        let error = client.request(b"?").await.unwrap_err();
+        assert!(matches!(error, MuxError::Protocol(ProtocolViolation::NoMux)), "{error}");
+        assert_eq!(error.kind(), ErrorKind::InvalidData);
+    });
+    Ok(())
+}
+
+fn a_thread_answers_a_task(fixture: &Fixture) -> Outcome {
+    fixture.run(async {
+        let (client, server) = fixture.streams().await;
+        let server = server.into_blocking().unwrap();
+        let serving = std::thread::spawn(move || {
+            let server = Mux::over(server, &MuxConfig::new()).unwrap();
+            for _ in 0..50 {
+                let mut request = server.next_request().unwrap().unwrap();
+                let bytes = request.bytes().unwrap();
+                request.answer(bytes).unwrap();
+            }
+            server.next_request().unwrap().is_none()
+        });
+        let client = Mux::over(client, &MuxConfig::new()).unwrap();
+        for seed in 0..50 {
+            let bytes = pattern(seed * 3000, seed);
+            assert!(client.request(&bytes).await.unwrap().wait().await.unwrap() == bytes);
+        }
+        client.drain().await.unwrap();
+        drop(client);
+        assert!(tokio::task::spawn_blocking(move || serving.join().unwrap()).await.unwrap());
+    });
+    Ok(())
+}
+
+fn the_last_handle_ends_the_connection(fixture: &Fixture) -> Outcome {
+    fixture.run(async {
+        let (client, server) = muxes(fixture, MuxConfig::new()).await;
+        let pending = client.request(b"?").await.unwrap();
+        let request = server.next_request().await.unwrap().unwrap();
+        drop(client);
+        drop(server);
+        // A request and its answer keep the connection.
+        request.answer(b"!").unwrap();
+        assert_eq!(pending.wait().await.unwrap(), b"!");
+        let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+        let (limit, before) = (Instant::now() + super::fixture::LONG, descriptors());
+        for _ in 0..20 {
+            let (client, server) = muxes(fixture, MuxConfig::new()).await;
+            client.request(b"nobody answers").await.unwrap();
+            drop((client, server));
+        }
+        while descriptors() > before + 10 {
+            assert!(Instant::now() < limit, "{} descriptors, and before {before}", descriptors());
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    });
+    Ok(())
+}
