@@ -82,6 +82,7 @@ impl<S: Sealed> Shared<S> {
     }
 
     /// Whether the program has no handle, and gets none.
+    #[cfg(all(unix, feature = "tokio"))]
     pub(super) fn is_closed(&self) -> bool {
         self.handles.load(Ordering::Acquire) == 0
     }

@@ -147,7 +147,9 @@ fn threads_share_a_mux(fixture: &Fixture) -> Outcome {
     let (client, server) = muxes(fixture);
     thread::scope(|scope| {
         let servers = [server.clone(), server];
-        servers.map(|server| scope.spawn(move || echo(&server)));
+        for server in servers {
+            scope.spawn(move || echo(&server));
+        }
         let asking = Vec::from_iter((0..THREADS).map(|thread| {
             let client = client.clone();
             scope.spawn(move || {
