@@ -167,6 +167,10 @@ fn small_requests_pass_a_large_one(fixture: &Fixture) -> Outcome {
 fn a_request_ends_at_its_deadline(fixture: &Fixture) -> Outcome {
     fixture.run(async {
         let (client, server) = muxes(fixture, MuxConfig::new()).await;
+        // Until the peers know each other, nothing is sent.
+        let first = client.request(b"").await.unwrap();
+        server.next_request().await.unwrap().unwrap().answer(b"").unwrap();
+        assert_eq!(first.wait().await.unwrap(), b"");
         let time = Duration::from_millis(30);
         let pending = client.request_within(b"?", time).await.unwrap();
         let mut request = server.next_request().await.unwrap().unwrap();

@@ -227,6 +227,7 @@ fn a_request_ends_at_its_deadline(fixture: &Fixture) -> Outcome {
     let (client, server) = muxes(fixture);
     let (tell, told) = mpsc::channel();
     let serving = thread::spawn(move || {
+        next(&server).answer(b"").unwrap();
         let request = next(&server);
         assert!(request.deadline().is_some_and(|deadline| deadline < Instant::now() + LONG));
         let other = next(&server);
@@ -236,6 +237,8 @@ fn a_request_ends_at_its_deadline(fixture: &Fixture) -> Outcome {
         other.answer(b"answer").unwrap();
         assert!(server.next_request().unwrap().is_none());
     });
+    // Until the peers know each other, nothing is sent.
+    ask(&client, b"").wait().unwrap();
     let time = Duration::from_millis(30);
     let begin = Instant::now();
     let pending = client.request_within(b"?", time).unwrap();
