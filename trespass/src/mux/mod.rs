@@ -48,8 +48,8 @@
 //!   (`muxed::a_dropped_request_of_the_peer_is_reported`).
 //! - [`Request::answers`] sends several answers, which [`PendingAnswer::next_answer`] returns one
 //!   by one (`muxed::a_slow_reader_of_answers_holds_up_nobody`).
-//! - [`Mux::send_one_way`] sends a message without an answer
-//!   (`muxed::one_way_messages_arrive_after_a_drop`).
+//! - [`Mux::send_one_way`] sends a message without an answer. [`Mux::drain`] waits until the peer
+//!   has taken all (`muxed::one_way_messages_are_taken_before_a_drop`).
 //! - A dropped [`PendingAnswer`] cancels its request, also while bytes of it are under way
 //!   (`muxed::a_dropped_request_is_cancelled`, `muxed::an_answer_is_cancelled_under_way`). So does
 //!   a deadline, which the peer knows (`muxed::a_request_ends_at_its_deadline`).

@@ -208,7 +208,8 @@ impl Mux<Stream> {
     }
 
     /// Waits until all that was queued is sent, and no byte of it depends on this process, as
-    /// [`Stream::drain`] does. A peer that does not take a message holds this up.
+    /// [`Stream::drain`] does. It also waits until the peer's program has taken all one-way
+    /// messages, so that a drop then loses none.
     ///
     /// # Cancel safety
     ///
@@ -226,13 +227,17 @@ impl Mux<Stream> {
                 state.failure.clone()
             });
             match failure {
+                // The peer has ended after it had taken all.
+                Some(MuxError::Closed) if core.is_sent() => Poll::Ready(Ok(true)),
                 Some(failure) => Poll::Ready(Err(failure)),
-                None if core.is_sent() => Poll::Ready(Ok(())),
+                None if core.is_sent() => Poll::Ready(Ok(false)),
                 None => Poll::Pending,
             }
         });
-        sent.await?;
-        self.shared.stream.drain().await
+        match sent.await? {
+            true => Ok(()),
+            false => self.shared.stream.drain().await,
+        }
     }
 }
 

@@ -198,7 +198,8 @@ impl Mux<Stream> {
     }
 
     /// Waits until all that was queued is sent, and no byte of it depends on this process, as
-    /// [`Stream::drain`] does. A peer that does not take a message holds this up.
+    /// [`Stream::drain`] does. It also waits until the peer's program has taken all one-way
+    /// messages, so that a drop then loses none.
     ///
     /// # Errors
     ///
@@ -207,6 +208,8 @@ impl Mux<Stream> {
         let is_over = |core: &Core| core.is_sent() || core.with(|state| state.failure.is_some());
         let sent = self.shared.wait_until(Until::Deadline(deadline), &mut |core| is_over(core))?;
         match self.failure() {
+            // The peer has ended after it had taken all.
+            Some(MuxError::Closed) if self.shared.core.is_sent() => Ok(()),
             Some(failure) => Err(failure.into()),
             None if !sent => Err(io::Error::new(
                 io::ErrorKind::TimedOut,

@@ -18,7 +18,7 @@ pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
     cases!(suite: answers_come_in_any_order, many_requests_are_in_flight,
         small_requests_pass_a_large_one, threads_share_a_mux, both_sides_ask, requests_share_writes,
         a_request_ends_at_its_deadline, a_dropped_request_is_cancelled, an_answer_is_cancelled_under_way,
-        a_dropped_request_of_the_peer_is_reported, one_way_messages_arrive_after_a_drop,
+        a_dropped_request_of_the_peer_is_reported, one_way_messages_are_taken_before_a_drop,
         a_slow_reader_of_answers_holds_up_nobody, the_peer_accepts_no_more_than_it_says,
         requests_fail_with_their_connection, a_killed_connection_fails_all_requests,
         peers_that_speak_something_else, messages_that_are_too_long, muxes_leave_nothing_behind);
@@ -308,7 +308,7 @@ fn a_dropped_request_of_the_peer_is_reported(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
-fn one_way_messages_arrive_after_a_drop(fixture: &Fixture) -> Outcome {
+fn one_way_messages_are_taken_before_a_drop(fixture: &Fixture) -> Outcome {
     let (client, server) = muxes_with(fixture, &MuxConfig::new().max_requests(16));
     let serving = thread::spawn(move || {
         for seed in 0..200 {

@@ -12,10 +12,11 @@ impl Engine {
         !self.out.is_empty() || self.peer.is_some() && !self.turns.is_empty()
     }
 
-    /// Whether all messages are in batches. Those that wait for the peer's credit are not.
+    /// Whether all messages are in batches, and the peer's program has taken those without an
+    /// answer.
     pub(in super::super) fn is_sent(&self) -> bool {
         self.out.is_empty()
-            && self.own_requests.values().all(|request| request.body.is_empty())
+            && self.own_requests.values().all(|request| request.body.is_empty() && !request.one_way)
             && self.peer_requests.values().all(|request| request.answers.is_empty())
     }
 
