@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use test_harness::{Outcome, cases};
 use tokio::io::AsyncWriteExt;
 use tokio::task::{JoinHandle, JoinSet};
-use trespass::mux::{Mux, MuxConfig, MuxError, ProtocolViolation};
+use trespass::connections::ConnectionPool;
+use trespass::mux::{Mux, MuxConfig, MuxError, MuxPool, ProtocolViolation};
 use trespass::tokio::Stream;
 
 use super::fixture::Fixture;
@@ -19,7 +20,8 @@ pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
         requests_share_writes, small_requests_pass_a_large_one, a_request_ends_at_its_deadline,
         dropped_waits_lose_nothing, a_dropped_request_is_cancelled, answers_in_parts_wait_for_their_reader,
         the_peer_accepts_no_more_than_it_says, one_way_messages_arrive, requests_fail_with_their_connection,
-        peers_that_speak_something_else, a_thread_answers_a_task, the_last_handle_ends_the_connection);
+        peers_that_speak_something_else, a_thread_answers_a_task, the_last_handle_ends_the_connection,
+        a_pool_hands_out_the_least_loaded_mux);
 }
 
 async fn muxes(fixture: &Fixture, config: MuxConfig) -> (Mux<Stream>, Mux<Stream>) {
@@ -394,6 +396,38 @@ fn the_last_handle_ends_the_connection(fixture: &Fixture) -> Outcome {
             assert!(Instant::now() < limit, "{} descriptors, and before {before}", descriptors());
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
+    });
+    Ok(())
+}
+
+fn a_pool_hands_out_the_least_loaded_mux(fixture: &Fixture) -> Outcome {
+    fixture.run(async {
+        let (listener, addr) = fixture.listener().await;
+        let accepting = tokio::spawn(async move {
+            let mut serving = JoinSet::new();
+            for _ in 0..2 {
+                let (stream, _) = listener.accept().await.unwrap();
+                serving.spawn(serve(Mux::over(stream, &MuxConfig::new()).unwrap()));
+            }
+            serving.join_all().await
+        });
+        let connections =
+            ConnectionPool::<Stream>::builder(addr).config(fixture.config()).maximum(2).build().unwrap();
+        let pool = MuxPool::new(connections, MuxConfig::new(), 1);
+        // Unread answers of more than a window keep their requests in flight.
+        let large = pattern(1 << 20, 1);
+        let one = pool.get().await.unwrap().request(large.clone()).await.unwrap();
+        assert_eq!(pool.loads(), [1]);
+        let two = pool.get().await.unwrap().request(large.clone()).await.unwrap();
+        assert_eq!(pool.loads(), [1, 1]);
+        let three = pool.get().await.unwrap().request(large.clone()).await.unwrap();
+        assert_eq!(pool.loads(), [2, 1], "no further connection is allowed");
+        for pending in [one, two, three] {
+            assert!(pending.wait().await.unwrap() == large);
+        }
+        assert_eq!(pool.connections().stats().made, 2);
+        drop(pool);
+        accepting.await.unwrap();
     });
     Ok(())
 }

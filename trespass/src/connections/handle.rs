@@ -51,6 +51,15 @@ pub(super) fn restore(owner: &ConnectionOwner, blocks: bool) -> bool {
     uncorked.is_ok() && timeouts.iter().all(Result::is_ok)
 }
 
+/// The place of a connection that was taken out of a pool. A drop frees it.
+pub(crate) struct TakenPlace<C>(Permit<C>);
+
+impl<C> Drop for TakenPlace<C> {
+    fn drop(&mut self) {
+        self.0.count_evicted();
+    }
+}
+
 /// A connection that a pool has lent. A drop returns it.
 ///
 /// See [the module](super#what-a-returned-connection-must-be) for what it must be then.
@@ -79,6 +88,12 @@ impl<C: Pooled> PooledConnection<C> {
     /// Takes [`mark_broken`](Self::mark_broken) back, for example after the whole answer has arrived.
     pub fn mark_usable(&mut self) {
         self.broken = false;
+    }
+
+    /// Takes the connection out of the pool, where it keeps its place.
+    pub(crate) fn take_out(mut self) -> (C, TakenPlace<C>) {
+        let (connection, permit) = self.lent.take().expect("only the drop takes it");
+        (connection, TakenPlace(permit))
     }
 
     fn connection(&self) -> &C {

@@ -57,6 +57,9 @@
 //! 4. If no host accepts, it tries again, after a pause of 1.0 to 1.2 times
 //!    [`retry_pause`](ConnectionPoolBuilder::retry_pause) (`pooled::a_server_restarts`).
 //!
+//! Requests that share connections, many at a time on each, are the work of
+//! [`MuxPool`](crate::mux::MuxPool), which takes its connections from a pool.
+//!
 //! # What a returned connection must be
 //!
 //! Return a connection between two requests, never within one: the answer would be the next call's. A
@@ -104,6 +107,7 @@ mod threads;
 
 pub use builder::ConnectionPoolBuilder;
 pub use error::GetError;
+pub(crate) use handle::TakenPlace;
 pub use handle::{Pooled, PooledConnection};
 pub use pool::ConnectionPool;
 pub use state::ConnectionPoolStats;

@@ -87,6 +87,10 @@ impl<C: Pooled> ConnectionPool<C> {
 }
 
 impl<C> ConnectionPool<C> {
+    pub(crate) fn maximum(&self) -> usize {
+        self.shared.limits().maximum
+    }
+
     /// The pool's numbers.
     #[must_use]
     pub fn stats(&self) -> ConnectionPoolStats {

@@ -278,9 +278,13 @@ impl<C> Permit<C> {
         self.count(|state| state.reused += 1);
     }
 
+    pub(super) fn count_evicted(&self) {
+        self.count(|state| state.evicted += 1);
+    }
+
     /// Closes a connection, and keeps the permit.
     pub(super) fn evict(&self, connection: C) {
-        self.count(|state| state.evicted += 1);
+        self.count_evicted();
         drop(connection);
     }
 

@@ -31,6 +31,10 @@ pub trait Sealed: Sized {
     #[doc(hidden)]
     fn send_queued(shared: &Shared<Self>);
 
+    /// Takes what has arrived, if no task does.
+    #[doc(hidden)]
+    fn look(_: &Shared<Self>) {}
+
     /// The last handle is gone.
     #[doc(hidden)]
     fn closed(_: &Shared<Self>) {}

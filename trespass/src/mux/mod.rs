@@ -80,6 +80,11 @@
 //! The connection is closed when the last handle is dropped: of a [`Mux`], its requests and its
 //! answers. Messages that wait for the peer's credit or room then are lost.
 //!
+//! # Several connections
+//!
+//! A [`MuxPool`] has a mux for each connection of a pool. It hands out the least loaded one, and
+//! connects once all are loaded beyond a number (`muxed::a_pool_hands_out_the_least_loaded_mux`).
+//!
 //! # Bad peers
 //!
 //! Bytes that no mux sends end the connection with a [`ProtocolViolation`]
@@ -94,6 +99,7 @@ mod error;
 mod frame;
 mod handles;
 mod payload;
+mod pool;
 mod stats;
 #[cfg(all(unix, feature = "tokio"))]
 mod tasks;
@@ -104,4 +110,5 @@ pub use core::Arrived;
 pub use error::{MuxError, ProtocolViolation};
 pub use handles::{Answers, Mux, MuxStream, PendingAnswer, Request};
 pub use payload::MuxBytes;
+pub use pool::MuxPool;
 pub use stats::MuxStats;

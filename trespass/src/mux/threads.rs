@@ -41,6 +41,12 @@ impl Sealed for Stream {
         shared.stream.set_cork(false)
     }
 
+    fn look(shared: &Shared<Self>) {
+        if let Err(error) = shared.wait_until(Until::Now, &mut |_| false) {
+            shared.core.fail(error);
+        }
+    }
+
     fn send_queued(shared: &Shared<Self>) {
         let mut attempt = |mut connection: &mut Connection| {
             shared.core.write(&mut connection);

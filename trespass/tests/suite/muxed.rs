@@ -9,7 +9,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use test_harness::{Outcome, cases};
-use trespass::mux::{Arrived, Mux, MuxConfig, MuxError, PendingAnswer, ProtocolViolation, Request};
+use trespass::connections::ConnectionPool;
+use trespass::mux::{Arrived, Mux, MuxConfig, MuxError, MuxPool, PendingAnswer, ProtocolViolation, Request};
 
 use super::close::{held, held_at_rest};
 use super::fixture::{Fixture, LONG};
@@ -21,7 +22,8 @@ pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
         a_dropped_request_of_the_peer_is_reported, one_way_messages_are_taken_before_a_drop,
         a_slow_reader_of_answers_holds_up_nobody, the_peer_accepts_no_more_than_it_says,
         requests_fail_with_their_connection, a_killed_connection_fails_all_requests,
-        peers_that_speak_something_else, messages_that_are_too_long, muxes_leave_nothing_behind);
+        peers_that_speak_something_else, messages_that_are_too_long, muxes_leave_nothing_behind,
+        a_pool_hands_out_the_least_loaded_mux);
 }
 
 /// A client and a server. The second is of the accepting end.
@@ -508,5 +510,73 @@ fn muxes_leave_nothing_behind(fixture: &Fixture) -> Outcome {
         thread::sleep(Duration::from_millis(10));
     }
     assert_eq!(left(), None, "of {before:?}, and after more muxes {:?}", held());
+    Ok(())
+}
+
+fn a_pool_hands_out_the_least_loaded_mux(fixture: &Fixture) -> Outcome {
+    let (listener, addr) = fixture.listener();
+    let (tell, told) = mpsc::channel();
+    let accepting = thread::spawn(move || {
+        // The last one takes the place of one that was closed.
+        for _ in 0..4 {
+            let mux = Mux::over(listener.accept().unwrap().0, &MuxConfig::new()).unwrap();
+            tell.send(mux).unwrap();
+        }
+    });
+    let config = fixture.builder().build().unwrap();
+    let connections = ConnectionPool::builder(addr).config(config).maximum(3).build().unwrap();
+    let pool = MuxPool::new(connections, MuxConfig::new(), 2);
+    let mut pending = Vec::new();
+    let mut sorted = |pool: &MuxPool| {
+        pending.push(ask(&pool.get().unwrap(), b"?"));
+        let mut loads = pool.loads();
+        loads.sort_unstable();
+        loads
+    };
+    let loads = Vec::from_iter((0..7).map(|_| sorted(&pool)));
+    let expected: [&[u32]; 7] = [&[1], &[2], &[1, 2], &[2, 2], &[1, 2, 2], &[2, 2, 2], &[2, 2, 3]];
+    assert_eq!(loads, expected);
+    assert_eq!(pool.connections().stats().open, 3);
+
+    let servers = [told.recv().unwrap(), told.recv().unwrap(), told.recv().unwrap()];
+    let answered = AtomicU32::new(0);
+    thread::scope(|scope| {
+        for server in servers {
+            let answered = &answered;
+            scope.spawn(move || {
+                while answered.load(Ordering::Relaxed) < 7 {
+                    match server.next_request_within(Duration::from_millis(2)) {
+                        Ok(request) => {
+                            request.expect("the client goes on").answer(b"!").unwrap();
+                            answered.fetch_add(1, Ordering::Relaxed);
+                        }
+                        Err(error) => assert!(matches!(error, MuxError::DeadlinePassed { .. }), "{error}"),
+                    }
+                }
+                server.drain(Instant::now() + LONG).unwrap();
+            });
+        }
+        for pending in pending {
+            assert_eq!(pending.wait().unwrap(), b"!");
+        }
+    });
+    // All servers have closed their ends, which arrives later.
+    let limit = Instant::now() + LONG;
+    let mux = loop {
+        let mux = pool.get().unwrap();
+        if (pool.connections().stats().made, pool.loads().len()) == (4, 1) {
+            break mux;
+        }
+        assert!(Instant::now() < limit, "{pool:?}");
+        thread::sleep(Duration::from_millis(1));
+    };
+    let server = told.recv().unwrap();
+    let again = ask(&mux, b"again");
+    next(&server).answer(b"!").unwrap();
+    assert_eq!(again.wait().unwrap(), b"!");
+    let stats = pool.connections().stats();
+    assert_eq!((stats.made, stats.open, stats.evicted), (4, 1, 3), "{stats:?}");
+    assert_eq!(pool.loads(), [0]);
+    accepting.join().unwrap();
     Ok(())
 }
