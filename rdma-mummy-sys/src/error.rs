@@ -47,6 +47,11 @@ pub enum LoadError {
         /// The provider's name.
         provider: &'static str,
     },
+    /// A table has a path, or nothing, in the place of its library's name.
+    NotAName {
+        /// The string that the table has.
+        library: &'static str,
+    },
 }
 
 impl LoadError {
@@ -56,7 +61,8 @@ impl LoadError {
             Self::NotFound { library, .. }
             | Self::TooOld { library, .. }
             | Self::OtherVerbs { library, .. }
-            | Self::NotProvided { library, .. } => library,
+            | Self::NotProvided { library, .. }
+            | Self::NotAName { library } => library,
         }
     }
 }
@@ -120,6 +126,12 @@ impl fmt::Display for LoadError {
                     "the provider `{provider}` has no {library}; the system's provider (`Provider::system`) loads it"
                 )
             }
+            Self::NotAName { library } => write!(
+                f,
+                "`{library}` is not the name of a shared object: give the file's name to the table, and its \
+                 folder to `Provider::from_folder` or {}",
+                crate::LIB_DIR_VARIABLE
+            ),
         }
     }
 }

@@ -21,9 +21,15 @@ pub struct Library {
 impl Library {
     /// Opens `name` in `folder`, or in the dynamic loader's search path.
     pub(crate) fn open(name: &'static str, folder: Option<&Path>) -> Result<Self, LoadError> {
+        // The loader takes a name with a slash as a path, and an empty one as the program itself.
+        if name.is_empty() || name.contains('/') {
+            return Err(LoadError::NotAName { library: name });
+        }
         let path = folder.map_or_else(|| PathBuf::from(name), |folder| folder.join(name));
-        // SAFETY: loading runs the constructors of rdma-core's library and of its dependencies, as
-        // it does in any program that links to it.
+        // SAFETY: loading runs the constructors of the library and of its dependencies, as in any
+        // program that links to it. The name is not a path (checked above), so the library comes from
+        // the folder that the program or its environment names, or from the loader's search path. The
+        // libraries there are trusted, as those that a program links to are.
         match unsafe { Dl::open(Some(&path), RTLD_NOW | RTLD_LOCAL) } {
             Ok(library) => {
                 let mut library = Self { handle: library.into_raw(), path, versioned: false };
@@ -42,11 +48,12 @@ impl Library {
         &self.path
     }
 
-    /// The function `name` in its default version. The lookup ignores the version if it is empty,
-    /// or if neither the object nor its dependencies define versions.
+    /// The function `name` with this symbol version, in the object or its dependencies. The lookup
+    /// ignores the version if it is empty, or if the object defines no versions.
     ///
-    /// If a versioned object lacks this version, the result is `None`: an older function of the
-    /// same name may have another prototype.
+    /// If an object that defines versions has the function in others only, the result is `None`: a
+    /// function of the same name may have another prototype there. With musl, whose loader ignores
+    /// versions, the lookup ignores them, too.
     pub fn find(&self, name: &str, version: &str) -> Option<NonNull<c_void>> {
         let name = CString::new(name).ok()?;
         if self.versioned && !version.is_empty() {
@@ -72,17 +79,28 @@ impl Library {
         self.find_plain(name)
     }
 
-    /// Looks for functions that have existed, in these versions, since the first release of each
-    /// library.
+    /// Whether the object has a table of version definitions. (`dlvsym` alone does not tell: of an
+    /// object without definitions it finds the functions only if the object's dependencies have none
+    /// either.)
     #[cfg(target_env = "gnu")]
     fn defines_versions(&self) -> bool {
-        const ANCHORS: [(&CStr, &CStr); 4] = [
-            (c"ibv_get_device_list", c"IBVERBS_1.1"),
-            (c"rdma_create_id", c"RDMACM_1.0"),
-            (c"mlx5dv_init_obj", c"MLX5_1.2"),
-            (c"efadv_create_driver_qp", c"EFA_1.0"),
-        ];
-        ANCHORS.iter().any(|(name, version)| self.find_version(name, version).is_some())
+        let mut map: *const LinkMap = core::ptr::null();
+        // SAFETY: the handle is open (never closed). For this request the result is the address of
+        // the object's entry in the loader's list.
+        let result = unsafe { libc::dlinfo(self.handle, libc::RTLD_DI_LINKMAP, (&raw mut map).cast()) };
+        if result != 0 || map.is_null() {
+            return false;
+        }
+        // SAFETY: the entry and the dynamic section are as alive as the object. They begin with these
+        // fields (`man dlinfo`, `link.h`), and the section ends with `DT_NULL`. Only the loader writes
+        // to them, before `dlopen` returns.
+        unsafe {
+            let mut entry = (*map).dynamic;
+            while (*entry).tag != DT_NULL && (*entry).tag != DT_VERDEF {
+                entry = entry.add(1);
+            }
+            (*entry).tag == DT_VERDEF
+        }
     }
 
     #[cfg(not(target_env = "gnu"))]
@@ -90,6 +108,31 @@ impl Library {
         false
     }
 }
+
+/// The beginning of the C struct `link_map`.
+#[cfg(target_env = "gnu")]
+#[repr(C)]
+struct LinkMap {
+    address: usize,
+    name: *const core::ffi::c_char,
+    dynamic: *const DynamicEntry,
+}
+
+/// An entry of an object's dynamic section (`ElfW(Dyn)`).
+#[cfg(target_env = "gnu")]
+#[repr(C)]
+struct DynamicEntry {
+    tag: isize,
+    value: usize,
+}
+
+/// The last entry's tag.
+#[cfg(target_env = "gnu")]
+const DT_NULL: isize = 0;
+
+/// The tag of the table of version definitions.
+#[cfg(target_env = "gnu")]
+const DT_VERDEF: isize = 0x6fff_fffc;
 
 /// The loader's error text, which libloading keeps as the error's source.
 fn reason(error: &libloading::Error) -> String {

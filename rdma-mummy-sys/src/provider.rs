@@ -112,10 +112,10 @@ impl Provider {
     ) -> Self {
         let mut vendors = VendorTables::new();
         if let Some(mlx5dv) = mlx5dv {
-            insert(&mut vendors, Ok(mlx5dv));
+            vendors.insert(TypeId::of::<Mlx5dv>(), keep(Ok(mlx5dv)));
         }
         if let Some(efadv) = efadv {
-            insert(&mut vendors, Ok(efadv));
+            vendors.insert(TypeId::of::<Efadv>(), keep(Ok(efadv)));
         }
         let missing = LoadError::NotProvided { library: RdmaCm::LIBRARY, provider: name };
         Self(Box::leak(Box::new(Inner {
@@ -139,7 +139,7 @@ impl Provider {
     pub unsafe fn with_library<T: LibraryTable>(self, table: T) -> Self {
         let Inner { name, verbs, rdmacm, vendors, origin } = self.0;
         let mut vendors = vendors.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        insert(&mut vendors, Ok(table));
+        vendors.insert(TypeId::of::<T>(), keep(Ok(table)));
         Self(Box::leak(Box::new(Inner {
             name,
             verbs: *verbs,
@@ -176,14 +176,17 @@ impl Provider {
     ///
     /// [`LoadError`] lists the paths that were tried, or reports that this provider has none.
     pub fn library<T: LibraryTable>(self) -> Result<&'static T, &'static LoadError> {
-        let mut vendors = self.0.vendors.lock().unwrap_or_else(PoisonError::into_inner);
-        let table = match vendors.get(&TypeId::of::<T>()) {
-            Some(table) => *table,
-            None => insert(&mut vendors, self.further(T::LIBRARY, T::load)),
-        };
+        let vendors = || self.0.vendors.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = vendors().get(&TypeId::of::<T>()).copied();
+        let table = found.unwrap_or_else(|| {
+            // Without the lock, because `T::load` may ask this provider for another library. If
+            // another thread was faster, its table is the provider's.
+            let table = self.further(T::LIBRARY, T::load);
+            *vendors().entry(TypeId::of::<T>()).or_insert_with(|| keep(table))
+        });
         match table.downcast_ref::<Result<T, LoadError>>() {
             Some(table) => table.as_ref(),
-            None => unreachable!("`insert` is given the type by which tables are found"),
+            None => unreachable!("each table is kept under the id of its type"),
         }
     }
 
@@ -250,14 +253,9 @@ impl Provider {
     }
 }
 
-/// Keeps a table, or why there is none, and returns it.
-fn insert<T: LibraryTable>(
-    vendors: &mut VendorTables,
-    table: Result<T, LoadError>,
-) -> &'static (dyn Any + Send + Sync) {
-    let table: &'static (dyn Any + Send + Sync) = Box::leak(Box::new(table));
-    vendors.insert(TypeId::of::<T>(), table);
-    table
+/// Keeps a table, or why there is none.
+fn keep<T: LibraryTable>(table: Result<T, LoadError>) -> &'static (dyn Any + Send + Sync) {
+    Box::leak(Box::new(table))
 }
 
 impl PartialEq for Provider {

@@ -10,25 +10,29 @@ use crate::types::{__be16, __be64, ibv_rate};
 
 /// The functions of one library, which a [`Provider`] loads.
 ///
-/// [`library_table!`](crate::library_table) defines such a table.
+/// [`library_table!`](crate::library_table) defines such a table. Loading runs the constructors of
+/// the library. As with libibverbs, the libraries in the provider's folder, or in the dynamic loader's
+/// search path, are trusted with that. Calls of the functions are unsafe.
 pub trait LibraryTable: Copy + Send + Sync + 'static {
-    /// The shared object's name, which the dynamic loader looks for: `libmlx5.so.1`.
+    /// The shared object's name, which the dynamic loader looks for: `libmlx5.so.1`. A path is
+    /// refused.
     const LIBRARY: &'static str;
 
     /// Looks up every function in an open library.
     ///
     /// # Errors
     ///
-    /// [`LoadError::TooOld`] names the required functions that the library does not export.
+    /// [`LoadError::TooOld`] names the required functions that the library does not export in their
+    /// versions.
     fn load(library: &Library) -> Result<Self, LoadError>;
 }
 
 /// Defines the table of a library's functions: a struct that is a [`LibraryTable`].
 ///
 /// After a line of documentation come the struct's name, the shared object's name, and the value
-/// with which a missing function that returns `int` fails. Each line has the symbol version (empty
-/// if the library defines none), the first release of the library, and the prototype in the
-/// library's header. A library without a `required` function is too old. An `optional` one is a
+/// with which a missing function that returns `int` fails. Each line has the symbol version (see
+/// [`Library::find`](crate::Library::find); empty if the library defines none), the first release of the library, and the
+/// prototype in the library's header. A library without a `required` function is too old. An `optional` one is a
 /// field of type `Option`, and a method that returns it or a
 /// [`MissingSymbol`](crate::MissingSymbol).
 ///
@@ -47,7 +51,8 @@ pub trait LibraryTable: Copy + Send + Sync + 'static {
 /// assert_eq!((missing.name, missing.since), ("acme_blink", "2"));
 /// ```
 ///
-/// A function returns nothing, an integer, a truth value or a pointer.
+/// A function returns nothing, or one of these types: `c_int`, `u32`, `i64`, `isize`, `usize`, `bool`,
+/// `__be16`, `__be64`, `ibv_rate`, `*const c_char`, `*mut T`.
 #[macro_export]
 macro_rules! library_table {
     (
@@ -87,7 +92,7 @@ macro_rules! library_table {
                 ///
                 /// # Errors
                 ///
-                /// [`MissingSymbol`](crate::MissingSymbol) names the release that added it.
+                /// `MissingSymbol` of `rdma-mummy-sys` names the release that added it.
                 pub fn $oname(
                     &self,
                 ) -> Result<unsafe extern "C" fn($($oargs)*) $(-> $oret)?, $crate::MissingSymbol> {
@@ -106,7 +111,7 @@ macro_rules! library_table {
 
             #[allow(irrefutable_let_patterns, unused_mut)] // A library may have no required function.
             fn load(library: &$crate::Library) -> Result<Self, $crate::LoadError> {
-                let mut missing: Vec<&'static str> = Vec::new();
+                let mut missing = ::std::vec::Vec::<&'static str>::new();
                 $(
                     let $rname = library.find(stringify!($rname), $rversion);
                     if $rname.is_none() {
@@ -117,12 +122,12 @@ macro_rules! library_table {
                     // SAFETY: the library exports a function with this name and symbol version. The
                     // header that declares it defines its prototype.
                     return Ok(unsafe { Self {
-                        $($rname: core::mem::transmute::<
-                            core::ptr::NonNull<core::ffi::c_void>,
+                        $($rname: ::core::mem::transmute::<
+                            ::core::ptr::NonNull<::core::ffi::c_void>,
                             unsafe extern "C" fn($($rargs)*) $(-> $rret)?,
                         >($rname),)*
-                        $($oname: core::mem::transmute::<
-                            Option<core::ptr::NonNull<core::ffi::c_void>>,
+                        $($oname: ::core::mem::transmute::<
+                            Option<::core::ptr::NonNull<::core::ffi::c_void>>,
                             Option<unsafe extern "C" fn($($oargs)*) $(-> $oret)?>,
                         >(library.find(stringify!($oname), $oversion)),)*
                     } });

@@ -1,8 +1,9 @@
 //! Tables of vendors' libraries that this crate does not know: loaded, brought, missing, too old.
 
 use std::ffi::c_int;
+use std::sync::OnceLock;
 
-use rdma_mummy_sys::{LoadError, Mlx5dv, Provider, Verbs, library_table};
+use rdma_mummy_sys::{Library, LibraryTable, LoadError, Mlx5dv, Provider, Verbs, library_table};
 
 use super::fake::{FakeSource, Folder};
 use super::{VERBS, complete, isolated, skip};
@@ -90,6 +91,138 @@ fn a_vendors_library_that_works_on_another_libibverbs_is_refused() {
         let error = second.library::<Acme>().expect_err("it works on the first one's libibverbs");
         assert!(matches!(error, LoadError::OtherVerbs { library: "libacme.so.1", .. }), "{error:?}");
         assert!(first.library::<Acme>().is_ok());
+    });
+}
+
+library_table! {
+    #[doc = "The same library, with symbol versions."]
+    Versioned, "libacme.so.1", -1;
+    required { "ACME_1.0" "1" fn acme_reset() -> c_int; }
+    optional { "ACME_1.1" "2" fn acme_blink() -> c_int; }
+}
+
+#[test]
+#[cfg(target_env = "gnu")]
+fn a_vendors_function_of_another_version_is_another_function() {
+    use super::fake::{answer_of, build_versioned};
+
+    let (newer, both) = (Folder::new("vendor_newer"), Folder::new("vendor_both"));
+    isolated("vendor::a_vendors_function_of_another_version_is_another_function", None, || {
+        let version = |of: &str| ("acme_reset".to_owned(), of.to_owned());
+        for (folder, versions) in
+            [(&newer, vec![version("ACME_2.0")]), (&both, vec![version("ACME_2.0"), version("ACME_1.0")])]
+        {
+            if !complete(VERBS).build(folder, VERBS) || !build_versioned(folder, Acme::LIBRARY, &versions) {
+                return skip("no rustc, or no C compiler, to make libraries with");
+            }
+        }
+        let error = open(&newer).library::<Versioned>().expect_err("it has no acme_reset of ACME_1.0");
+        let LoadError::TooOld { missing, .. } = error else { panic!("{error}") };
+        assert_eq!(missing, &["acme_reset"]);
+        let answer = |folder| {
+            let acme = open(folder).library::<Versioned>().expect("all that is required");
+            assert!(acme.acme_blink.is_none());
+            // SAFETY: the library's function takes nothing.
+            unsafe { (acme.acme_reset)() }
+        };
+        assert_eq!(answer(&both), answer_of("ACME_1.0"));
+        // A table without versions takes the default one.
+        let plain = open(&both).library::<Acme>().expect("all that is required");
+        // SAFETY: the library's function takes nothing.
+        assert_eq!(unsafe { (plain.acme_reset)() }, answer_of("ACME_2.0"));
+    });
+}
+
+/// Also if its dependencies have versions, as the C library has.
+#[test]
+fn a_vendors_library_without_versions_is_looked_up_plainly() {
+    const NEEDS_LIBC: &str = "unsafe extern \"C\" { safe fn getpid() -> i32; } getpid() as usize";
+    let (alone, with_libc) = (Folder::new("vendor_alone"), Folder::new("vendor_with_libc"));
+    isolated("vendor::a_vendors_library_without_versions_is_looked_up_plainly", None, || {
+        for (folder, body) in [(&alone, "7"), (&with_libc, NEEDS_LIBC)] {
+            let source = FakeSource::new(vec!["acme_blink".to_owned()]).with("acme_reset", body);
+            if !complete(VERBS).build(folder, VERBS) || !source.build(folder, Acme::LIBRARY) {
+                return skip("no rustc to make libraries with");
+            }
+        }
+        let answers = [(&alone, 7), (&with_libc, std::process::id().cast_signed())];
+        for (folder, answer) in answers {
+            let acme = open(folder).library::<Versioned>().expect("all that is required");
+            // SAFETY: the library's function takes nothing.
+            assert_eq!(unsafe { (acme.acme_reset)() }, answer);
+            assert!(acme.acme_blink.is_some());
+        }
+    });
+}
+
+/// A table that names a library as no macro's caller should.
+macro_rules! wrong_name {
+    ($Table:ident, $library:literal) => {
+        #[derive(Clone, Copy, Debug)]
+        struct $Table;
+
+        impl LibraryTable for $Table {
+            const LIBRARY: &'static str = $library;
+
+            fn load(_: &Library) -> Result<Self, LoadError> {
+                Ok(Self)
+            }
+        }
+    };
+}
+
+wrong_name!(AnyPath, "/tmp/libacme.so.1");
+wrong_name!(PathInFolder, "../libacme.so.1");
+wrong_name!(Nothing, "");
+
+/// Safe code names the library; it is not to choose the folder.
+#[test]
+fn a_path_in_the_place_of_a_librarys_name_is_refused() {
+    let folder = Folder::new("vendor_path");
+    isolated("vendor::a_path_in_the_place_of_a_librarys_name_is_refused", None, || {
+        if !complete(VERBS).build(&folder, VERBS) {
+            return skip("no rustc to make a library with");
+        }
+        let provider = open(&folder);
+        let errors = [
+            provider.library::<AnyPath>().expect_err("a path"),
+            provider.library::<PathInFolder>().expect_err("a path"),
+            provider.library::<Nothing>().expect_err("no name"),
+        ];
+        for (error, name) in errors.into_iter().zip([AnyPath::LIBRARY, PathInFolder::LIBRARY, ""]) {
+            assert_eq!(error, &LoadError::NotAName { library: name });
+            assert_eq!(error.library(), name);
+            let text = error.to_string();
+            assert!(text.starts_with(&format!("`{name}` is not the name of a shared object")), "{text}");
+            assert!(text.contains("Provider::from_folder"), "{text}");
+        }
+    });
+}
+
+/// A table that needs another of the same provider.
+#[derive(Clone, Copy, Debug)]
+struct Wrapper(&'static Acme);
+
+static PROVIDER: OnceLock<Provider> = OnceLock::new();
+
+impl LibraryTable for Wrapper {
+    const LIBRARY: &'static str = Acme::LIBRARY;
+
+    fn load(_: &Library) -> Result<Self, LoadError> {
+        PROVIDER.get().expect("the test sets it").library().map(Self).map_err(Clone::clone)
+    }
+}
+
+#[test]
+fn a_table_may_need_another_of_the_same_provider() {
+    let folder = Folder::new("vendor_wrapper");
+    isolated("vendor::a_table_may_need_another_of_the_same_provider", None, || {
+        if !build(&folder, &["acme_reset"]) {
+            return skip("no rustc to make libraries with");
+        }
+        let provider = *PROVIDER.get_or_init(|| open(&folder));
+        let wrapper = provider.library::<Wrapper>().expect("all that is required");
+        assert!(core::ptr::eq(wrapper.0, provider.library::<Acme>().expect("as before")));
     });
 }
 
