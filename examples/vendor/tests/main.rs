@@ -365,10 +365,11 @@ fn a_pair_leaves_nothing_behind() {
     let description = acme.description();
     let made: Vec<SignalQueuePair> =
         (0..3).map(|_| acme.direct.create_pair_builder(&description).build().unwrap()).collect();
-    let numbers: Vec<usize> = made.iter().map(|qp| qp.control().as_raw().as_ptr().addr()).collect();
+    let serial = |qp: &SignalQueuePair| libacme::serial(qp.control().as_raw().as_ptr()).unwrap();
+    let serials: Vec<u64> = made.iter().map(serial).collect();
     let control = made[0].control().clone();
     drop(made);
-    assert!(libacme::is_kept(numbers[0]) && !libacme::is_kept(numbers[1]));
+    assert!(libacme::is_kept(serials[0]) && !libacme::is_kept(serials[1]));
     drop(control);
-    assert!(!libacme::is_kept(numbers[0]));
+    assert!(!libacme::is_kept(serials[0]));
 }

@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::ffi::{CStr, c_int};
 use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use acme_direct::{ACME_CAP_SIGNAL, ACME_QP_SIGNAL, Acme, acme_device_attr, acme_qp_ex, acme_qp_init_attr};
@@ -26,6 +27,7 @@ struct AcmePair {
     acme: acme_qp_ex,
     qp: *mut ibv_qp_ex,
     pace_mbps: u32,
+    serial: u64,
 }
 
 /// A pair's data, made by `Box::into_raw`.
@@ -42,9 +44,16 @@ fn with_pairs<R>(call: impl FnOnce(&mut HashMap<usize, Kept>) -> R) -> R {
     call(PAIRS.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default())
 }
 
-/// Whether the library keeps the data of the pair at this address.
-pub(crate) fn is_kept(qp: usize) -> bool {
-    with_pairs(|pairs| pairs.contains_key(&qp))
+/// The serial number of a pair, which no later pair has. (Addresses are used again.)
+pub(crate) fn serial(qp: *mut ibv_qp) -> Option<u64> {
+    // SAFETY: data in the table is alive.
+    with_pairs(|pairs| pairs.get(&qp.addr()).map(|pair| unsafe { (*pair.0).serial }))
+}
+
+/// Whether the library keeps the data of the pair with this serial number.
+pub(crate) fn is_kept(serial: u64) -> bool {
+    // SAFETY: data in the table is alive.
+    with_pairs(|pairs| pairs.values().any(|pair| unsafe { (*pair.0).serial } == serial))
 }
 
 fn soft() -> &'static Verbs {
@@ -121,21 +130,25 @@ unsafe extern "C" fn create_qp(
     // SAFETY: the caller's struct is valid.
     unsafe { (*attr).cap = inside.cap };
     let to_ex = soft().ibv_qp_to_qp_ex().expect("soft-rnic has extended pairs");
+    static MADE: AtomicU64 = AtomicU64::new(0);
+    let serial = MADE.fetch_add(1, Ordering::Relaxed);
     // SAFETY: the pair was made just now, as an extended one.
-    let pair = AcmePair { acme, qp: unsafe { to_ex(qp) }, pace_mbps };
+    let pair = AcmePair { acme, qp: unsafe { to_ex(qp) }, pace_mbps, serial };
     with_pairs(|pairs| pairs.insert(qp.addr(), Kept(Box::into_raw(Box::new(pair)))));
     qp
 }
 
 /// Replaces `ibv_destroy_qp` of libibverbs.
 unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
+    // Before the pair is destroyed, because then another thread may make one at the same address.
+    let kept = with_pairs(|pairs| pairs.remove(&qp.addr()));
     // SAFETY: the caller passes a pair that it will not use any more.
     let result = unsafe { (soft().ibv_destroy_qp)(qp) };
-    if result == 0
-        && let Some(Kept(pair)) = with_pairs(|pairs| pairs.remove(&qp.addr()))
-    {
+    match kept {
+        Some(kept) if result != 0 => drop(with_pairs(|pairs| pairs.insert(qp.addr(), kept))),
         // SAFETY: `create_qp` made the box, and the table had it once.
-        drop(unsafe { Box::from_raw(pair) });
+        Some(Kept(pair)) => drop(unsafe { Box::from_raw(pair) }),
+        None => {}
     }
     result
 }
