@@ -73,7 +73,7 @@ impl PairBuilder {
         let signals = if flags & ACME_QP_SIGNAL == 0 { "" } else { " and signals" };
         let options =
             || format!("queue pairs of type {qp_type} with a pace of {} Mbit/s{signals}", self.pace);
-        let function = CreateFunction { context, verb: "acme_create_qp", options: &options };
+        let function = CreateFunction { context, verb: "acme_create_qp", options: &options, keep: None };
         // SAFETY: `create` makes a pair of the description's type, with exactly the attributes that
         // it gets, as `ibv_create_qp_ex` does. Its requests need nothing further.
         unsafe { direct::create_queue_pair(&function, &self.description, qp_type, operations, &mut create) }

@@ -1,7 +1,10 @@
 //! Objects of this crate that a vendor's function makes.
 
+use std::fmt;
 use std::io;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use rdma_mummy_sys::types::{ibv_cq_ex, ibv_cq_init_attr_ex, ibv_mr, ibv_qp, ibv_qp_init_attr_ex};
 
@@ -18,8 +21,9 @@ use crate::ibverbs::queue_pair::{
 };
 use crate::ibverbs::{AccessFlags, Unsupported};
 
-/// A vendor's function that makes an object, and what the error names if it fails.
-#[derive(Clone, Copy)]
+/// A vendor's function that makes an object, what the object uses, and what the error names if it
+/// fails.
+#[derive(Clone)]
 pub struct CreateFunction<'a> {
     /// The context of the vendor's token. A description of another context is refused.
     pub context: &'a DeviceContext,
@@ -29,9 +33,32 @@ pub struct CreateFunction<'a> {
     /// pair, and "the device has no completion queues with ..." for a completion queue. Called only
     /// after a failure.
     pub options: &'a dyn Fn() -> String,
+    /// A vendor's object that the made one uses, such as a doorbell page. It is dropped after the
+    /// made one has been destroyed. If destruction fails, it is leaked.
+    pub keep: Option<Arc<dyn Send + Sync>>,
+}
+
+/// What a vendor's object uses; it is only kept and dropped.
+#[derive(Clone)]
+pub(crate) struct KeptByObject {
+    _object: Arc<dyn Send + Sync>,
+}
+
+// Nobody looks at the object after a panic, because nobody looks at it at all.
+impl UnwindSafe for KeptByObject {}
+impl RefUnwindSafe for KeptByObject {}
+
+impl fmt::Debug for KeptByObject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("KeptByObject")
+    }
 }
 
 impl CreateFunction<'_> {
+    fn kept(&self) -> Option<KeptByObject> {
+        self.keep.clone().map(|object| KeptByObject { _object: object })
+    }
+
     /// The created pair, or the error that the function left in `errno`.
     fn pair(
         &self,
@@ -72,12 +99,16 @@ impl CreateFunction<'_> {
 /// # Safety
 ///
 /// - `create` makes a pair of that type in the description's context, with the objects and the
-///   `send_ops_flags` that it gets, and nothing else destroys the pair. (In return, the objects stay
-///   alive as long as the pair.) If it returns null, there is no pair.
+///   `send_ops_flags` that it gets. Nothing else destroys the pair, and `ibv_destroy_qp` of the
+///   context's provider is the function that releases it. (In return, the objects stay alive as long
+///   as the pair.) If it returns null, there is no pair.
 /// - The library keeps the contract of `ibv_create_qp_ex` for the pair: `ibv_qp_to_qp_ex` has its
 ///   `ibv_qp_ex`, whose functions exist for the operations, detect a full queue, and copy inline
 ///   data. Defects are declared before the pair is used: [`set_overwrites_when_full`],
 ///   [`forbid_inline`], a `max_inline_data` of 0.
+/// - Whatever else the pair uses is alive until it has been destroyed. A clone of the pair's
+///   [control](QueuePairControl) may be the last to go, so [`keep`](CreateFunction::keep) has what is
+///   not the library's own.
 /// - If requests of the type need more than the operation, the buffer and the address of a datagram
 ///   (a DC target, for example), the caller supplies that: see [`VendorList`].
 ///
@@ -102,7 +133,7 @@ pub unsafe fn create_queue_pair(
     let create = |attr: &mut _| function.pair(description, create(attr));
     // SAFETY: the caller guarantees (`# Safety`) that `create` makes a pair of that type with
     // exactly the attributes that it gets, and supplies the rest of its requests.
-    unsafe { description.build_ex_by(qp_type, operations, create) }
+    unsafe { description.build_ex_by(qp_type, operations, function.kept(), create) }
 }
 
 /// Makes a queue pair that never posts sends, by a vendor's function. The result has its state and
@@ -110,7 +141,9 @@ pub unsafe fn create_queue_pair(
 ///
 /// # Safety
 ///
-/// The first point of [`create_queue_pair`] applies.
+/// The points of [`create_queue_pair`] about the object itself apply: `create` makes a pair of that
+/// type, which nothing else destroys; `ibv_destroy_qp` of the context's provider is the function that
+/// releases it; what it uses stays alive.
 ///
 /// # Errors
 ///
@@ -125,7 +158,7 @@ pub unsafe fn create_silent_queue_pair(
     let create = |attr: &mut _| function.pair(description, create(attr));
     // SAFETY: the caller guarantees (`# Safety`) that `create` makes a pair of that type with
     // exactly the attributes that it gets.
-    unsafe { description.build_silent_by(qp_type, create) }
+    unsafe { description.build_silent_by(qp_type, function.kept(), create) }
 }
 
 /// Uses one completion queue for both halves if the other is not set, for a type of which one half
@@ -141,9 +174,13 @@ pub fn complete_in_one(description: &mut QueuePairBuilder) {
 ///
 /// # Safety
 ///
-/// `create` makes a queue with exactly the attributes that it gets, in the description's context,
-/// as `ibv_create_cq_ex` does, and nothing else destroys it. (In return, the context is open, and
-/// the channel in the attributes belongs to it.) If it returns null, there is no queue.
+/// - `create` makes a queue with exactly the attributes that it gets, in the description's context,
+///   as `ibv_create_cq_ex` does. Nothing else destroys it, and `ibv_destroy_cq` of the context's
+///   provider is the function that releases it. (In return, the context is open, and the channel in
+///   the attributes belongs to it.) If it returns null, there is no queue.
+/// - Whatever else the queue uses is alive until it has been destroyed. Its pairs and a [`KeptQueue`]
+///   keep it after its handle is dropped, so [`keep`](CreateFunction::keep) has what is not the
+///   library's own.
 ///
 /// # Errors
 ///
@@ -171,7 +208,7 @@ pub unsafe fn create_completion_queue(
     };
     // SAFETY: the caller guarantees (`# Safety`) that `create` makes a queue of exactly the
     // attributes that it gets, in the description's context.
-    unsafe { description.build_ex_by(create) }
+    unsafe { description.build_ex_by(function.kept(), create) }
 }
 
 /// Keeps the C object of a completion queue alive, for a reader of the vendor's completion fields.
@@ -201,8 +238,10 @@ impl KeptQueue {
 /// # Safety
 ///
 /// `mr` was made just now in this domain, for `len` bytes whose address in work requests begins at
-/// `iova`, with this access. Nothing else deregisters it. The owner of the memory has been promised
-/// what [`reg_mr`](ProtectionDomain::reg_mr) asks for.
+/// `iova`, with this access. Nothing else deregisters it, and `ibv_dereg_mr` of the context's provider
+/// is the function that does. The owner of the memory has been promised what
+/// [`reg_mr`](ProtectionDomain::reg_mr) asks for. Whatever else the region uses is alive until it has
+/// been deregistered.
 pub unsafe fn memory_region(
     mr: NonNull<ibv_mr>,
     pd: &ProtectionDomain,

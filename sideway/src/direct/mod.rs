@@ -47,6 +47,7 @@ use std::io;
 
 use rdma_mummy_sys::LoadError;
 
+pub(crate) use create::KeptByObject;
 pub use create::{
     CreateFunction, KeptQueue, complete_in_one, create_completion_queue, create_queue_pair,
     create_silent_queue_pair, memory_region,

@@ -92,7 +92,7 @@ impl CompletionQueueBuilder {
             unsafe { create(context.as_raw().as_ptr(), attr, &raw mut own, size_of_val(&own) as u32) }
         };
         let options = || format!("{:?}", self.fields);
-        let function = CreateFunction { context, verb: "efadv_create_cq", options: &options };
+        let function = CreateFunction { context, verb: "efadv_create_cq", options: &options, keep: None };
         // SAFETY: `create` makes a queue of exactly the attributes that it gets, in the
         // description's context.
         let cq = unsafe { direct::create_completion_queue(&function, &self.description, &mut create)? };

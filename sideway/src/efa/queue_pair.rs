@@ -112,7 +112,7 @@ impl SrdBuilder {
             // this context in the first.
             unsafe { create(context.as_raw().as_ptr(), attr, &raw mut own, size_of_val(&own) as u32) }
         };
-        let function = CreateFunction { context, verb: "efadv_create_qp_ex", options: &what };
+        let function = CreateFunction { context, verb: "efadv_create_qp_ex", options: &what, keep: None };
         let qp_type = QueuePairType::ScalableReliableDatagram;
         // SAFETY: `create` makes an SRD pair of exactly the attributes that it gets, in the
         // description's context. Its requests need only an address, like all datagrams.

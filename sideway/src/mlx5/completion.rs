@@ -121,7 +121,7 @@ impl CompletionQueueBuilder {
         };
         let options =
             || format!("compression {:?}, size {:?}, padding {}", self.compression, self.size, self.padding);
-        let function = CreateFunction { context, verb: "mlx5dv_create_cq", options: &options };
+        let function = CreateFunction { context, verb: "mlx5dv_create_cq", options: &options, keep: None };
         // SAFETY: `create` makes a queue of exactly the attributes that it gets, in the
         // description's context.
         unsafe { direct::create_completion_queue(&function, &self.description, &mut create) }

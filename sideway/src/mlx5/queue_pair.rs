@@ -93,7 +93,7 @@ impl DirectVerbs {
 
     /// `mlx5dv_create_qp`, for its error.
     pub(super) fn create_function<'a>(&'a self, options: &'a dyn Fn() -> String) -> CreateFunction<'a> {
-        CreateFunction { context: self.context(), verb: "mlx5dv_create_qp", options }
+        CreateFunction { context: self.context(), verb: "mlx5dv_create_qp", options, keep: None }
     }
 
     /// Checks that a description belongs to this context.

@@ -14,6 +14,7 @@ use super::channel::{ChannelInner, CompletionChannel};
 use super::{
     BasicCompletionQueue, CompletionQueueId, CqInner, ExtendedCompletionQueue, GenericCompletionQueue,
 };
+use crate::direct::KeptByObject;
 use crate::ibverbs::Unsupported;
 use crate::ibverbs::device_context::DeviceContext;
 
@@ -208,7 +209,7 @@ impl CompletionQueueBuilder {
             )
         };
         let cq = NonNull::new(cq).ok_or_else(|| self.error(io::Error::last_os_error()))?;
-        let inner = self.inner(cq, id);
+        let inner = self.inner(cq, id, None);
         // The queue never holds more than `cqe` completions, so a larger batch would be wasted.
         BasicCompletionQueue::new(inner, self.poll_batch.min(self.cqe.max(1)))
     }
@@ -238,7 +239,7 @@ impl CompletionQueueBuilder {
             })
         };
         // SAFETY: `create` makes a queue of exactly the attributes that it gets.
-        unsafe { self.build_ex_by(create) }
+        unsafe { self.build_ex_by(None, create) }
     }
 
     /// Makes an extended queue by another function. [`direct`](crate::direct) calls it with a
@@ -251,11 +252,12 @@ impl CompletionQueueBuilder {
     /// attributes, if any, belongs to it.
     pub(crate) unsafe fn build_ex_by(
         &self,
+        keep: Option<KeptByObject>,
         create: impl FnOnce(&mut ibv_cq_init_attr_ex) -> Result<NonNull<ibv_cq_ex>, CreateCompletionQueueError>,
     ) -> Result<ExtendedCompletionQueue, CreateCompletionQueueError> {
         let id = CompletionQueueId::new();
         let cq = create(&mut self.attributes(id)?)?;
-        let inner = self.inner(cq.cast(), id);
+        let inner = self.inner(cq.cast(), id, keep);
         // SAFETY: the caller guarantees that this is an `ibv_cq_ex` made with these fields.
         unsafe { ExtendedCompletionQueue::new(inner, self.fields) }
     }
@@ -308,10 +310,10 @@ impl CompletionQueueBuilder {
         Ok(channel.as_raw().as_ptr())
     }
 
-    fn inner(&self, cq: NonNull<ibv_cq>, id: CompletionQueueId) -> Arc<CqInner> {
+    fn inner(&self, cq: NonNull<ibv_cq>, id: CompletionQueueId, keep: Option<KeptByObject>) -> Arc<CqInner> {
         // SAFETY: both callers made the queue just now, in this context and with this id and
         // channel.
-        unsafe { CqInner::new(cq, self.context.clone(), id, self.cq_context, self.channel.clone()) }
+        unsafe { CqInner::new(cq, self.context.clone(), id, self.cq_context, self.channel.clone(), keep) }
     }
 
     #[cold]

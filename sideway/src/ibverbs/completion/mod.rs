@@ -47,6 +47,7 @@ use rdma_mummy_sys::types::ibv_cq;
 pub use status::{TagMatchingInfo, WorkCompletionFlags, WorkCompletionOperationType, WorkCompletionStatus};
 
 use super::device_context::DeviceContext;
+use crate::direct::KeptByObject;
 
 /// The queue itself, shared by its handle and the queue pairs that complete into it.
 #[derive(Debug)]
@@ -56,6 +57,8 @@ pub(crate) struct CqInner {
     id: CompletionQueueId,
     cq_context: u64,
     channel: Option<Arc<channel::ChannelInner>>,
+    /// What a vendor's queue uses; not read, only dropped after the queue.
+    vendors: Option<KeptByObject>,
 }
 
 /// Identifies a completion queue in events. Ids are never reused within a process.
@@ -97,11 +100,12 @@ impl CqInner {
         id: CompletionQueueId,
         cq_context: u64,
         channel: Option<Arc<channel::ChannelInner>>,
+        vendors: Option<KeptByObject>,
     ) -> Arc<Self> {
         if let Some(channel) = &channel {
             channel.enter(id, cq, cq_context);
         }
-        Arc::new(Self { cq, context, id, cq_context, channel })
+        Arc::new(Self { cq, context, id, cq_context, channel, vendors })
     }
 
     fn has_channel(&self) -> bool {
@@ -137,6 +141,7 @@ impl Drop for CqInner {
             // too.
             std::mem::forget(self.context.clone());
             std::mem::forget(self.channel.take());
+            std::mem::forget(self.vendors.take());
         } else if let Some(channel) = &self.channel {
             channel.leave(self.id);
         }

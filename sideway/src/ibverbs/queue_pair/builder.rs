@@ -17,6 +17,7 @@ use super::{
     BasicQueuePair, BasicSendQueue, ExtendedQueuePair, ExtendedSendQueue, GenericQueuePair,
     QueuePairCapability, QueuePairControl, QueuePairType,
 };
+use crate::direct::KeptByObject;
 use crate::error::Error;
 use crate::ibverbs::Unsupported;
 use crate::ibverbs::completion::{self, CompletionQueue};
@@ -308,7 +309,7 @@ impl QueuePairBuilder {
         };
         // SAFETY: `create` makes a pair of the described type, with exactly the attributes that it
         // gets.
-        unsafe { self.build_ex_by(self.qp_type, asked, create) }
+        unsafe { self.build_ex_by(self.qp_type, asked, None, create) }
     }
 
     /// Makes an extended pair by another function. [`direct`](crate::direct) calls it with a vendor's
@@ -325,9 +326,10 @@ impl QueuePairBuilder {
         &self,
         qp_type: QueuePairType,
         asked: SendOperationFlags,
+        keep: Option<KeptByObject>,
         create: impl FnOnce(&mut ibv_qp_init_attr_ex) -> Result<NonNull<ibv_qp>, CreateQueuePairError>,
     ) -> Result<ExtendedQueuePair, CreateQueuePairError> {
-        let uses = self.uses()?;
+        let uses = Dependencies { _kept: keep, ..self.uses()? };
         let mut attr = ibv_qp_init_attr_ex {
             send_cq: uses.send_cq.as_raw().as_ptr(),
             recv_cq: uses.recv_cq.as_raw().as_ptr(),
@@ -370,9 +372,10 @@ impl QueuePairBuilder {
     pub(crate) unsafe fn build_silent_by(
         &self,
         qp_type: QueuePairType,
+        keep: Option<KeptByObject>,
         create: impl FnOnce(&mut ibv_qp_init_attr_ex) -> Result<NonNull<ibv_qp>, CreateQueuePairError>,
     ) -> Result<QueuePairControl, CreateQueuePairError> {
-        let uses = self.uses()?;
+        let uses = Dependencies { _kept: keep, ..self.uses()? };
         let mut attr = ibv_qp_init_attr_ex {
             send_cq: uses.send_cq.as_raw().as_ptr(),
             recv_cq: uses.recv_cq.as_raw().as_ptr(),
@@ -494,6 +497,7 @@ impl QueuePairBuilder {
             recv_cq: get(receives, "receive")?,
             srq: self.srq.clone(),
             pd: self.pd.clone(),
+            _kept: None,
         })
     }
 

@@ -16,6 +16,7 @@ use super::{
     QueuePairAttribute, QueuePairAttributeMask, QueuePairCapability, QueuePairInitAttribute, QueuePairState,
     QueuePairType,
 };
+use crate::direct::KeptByObject;
 use crate::error::Error;
 use crate::ibverbs::address::Gid;
 use crate::ibverbs::check;
@@ -55,6 +56,8 @@ pub(super) struct Dependencies {
     pub(super) send_cq: Arc<CqInner>,
     pub(super) recv_cq: Arc<CqInner>,
     pub(super) srq: Option<Arc<SrqInner>>,
+    /// What a vendor's pair uses; not read, only dropped after the pair.
+    pub(super) _kept: Option<KeptByObject>,
 }
 
 impl Dependencies {
