@@ -23,8 +23,12 @@ use crate::ibverbs::queue_pair::{
 ///
 /// # Safety
 ///
-/// - Both accessors return the same list, which the type made by `start_post_send` of the queue
-///   that it borrows for `'queue`. The type posts this list, or drops it.
+/// - Both accessors return the same list. The value made it by `start_post_send` of the queue that it
+///   borrows for `'queue`.
+/// - [`post`] posts this list and returns its result, or drops it and returns an error whose
+///   [`posted`](crate::ibverbs::queue_pair::PostSendError::posted) is 0, such as
+///   [`OfVendor`](crate::ibverbs::queue_pair::PostSendError::OfVendor). Callers release the memory of
+///   requests that were not posted. In every other case the value drops the list.
 /// - [`append_with`](Self::append_with) calls its closure at most once, with that list. Whatever the
 ///   pair's requests need beyond the operation and the buffer, it supplies, or it does not call the
 ///   closure and makes [`post`] fail. Requests without a buffer (bind, local invalidate, atomic
@@ -112,7 +116,8 @@ impl<'queue, L: VendorList<'queue>> Build for L {
 impl<'guard, G> WorkRequestHandle<'guard, G> {
     /// Starts a request, for a vendor's guard whose
     /// [`construct_wr`](crate::ibverbs::queue_pair::PostSendGuard::construct_wr) does more than the
-    /// default.
+    /// default. Elsewhere it skips what that function does: on a list of a DC initiator, the target of
+    /// a handle that was dropped would remain.
     #[inline(always)]
     pub fn begin<'queue>(guard: &'guard mut G, wr_id: u64, flags: WorkRequestFlags) -> Self
     where
@@ -132,6 +137,10 @@ impl<'guard, G> WorkRequestHandle<'guard, G> {
 
     /// The vendor's guard, and the number and the flags of the request, for a method that appends a
     /// request of the vendor's.
+    ///
+    /// The destination is not among these. If `setup_ud_address` or `setup_xrc_srqn` was called, the
+    /// vendor's request does not have it. A vendor whose requests name destinations sets them by its
+    /// own trait, and keeps them in the guard.
     #[inline(always)]
     pub fn into_parts<'queue>(self) -> (&'guard mut G, u64, WorkRequestFlags)
     where
@@ -179,14 +188,22 @@ pub fn forbid_inline(queue: &mut ExtendedSendQueue, operations: SendOperationFla
 }
 
 /// Declares that the vendor's library detects a full queue only after it has begun to overwrite an
-/// outstanding request. The queue then refuses requests with which safe code could fill it
-/// ([`FullQueueUnnoticed`](crate::ibverbs::queue_pair::PostSendError::FullQueueUnnoticed)).
+/// outstanding request. The queue then refuses requests with which safe code could fill it: those
+/// without a buffer
+/// ([`FullQueueUnnoticed`](crate::ibverbs::queue_pair::PostSendError::FullQueueUnnoticed)), and those
+/// with inline data
+/// ([`InlineDataTooLong`](crate::ibverbs::queue_pair::PostSendError::InlineDataTooLong) with the
+/// limit 0). To report that in the pair's capability, set `max_inline_data` to 0 when the pair is
+/// made ([`create_queue_pair`](super::create_queue_pair)).
 pub fn set_overwrites_when_full(queue: &mut ExtendedSendQueue) {
     queue.set_overwrites_when_full();
 }
 
-/// Calls a vendor's function that changes a pair. During the call no list of the pair is open, and
-/// no other thread changes the pair's state or attributes.
+/// Calls a vendor's function that changes a pair. During the call no list of send requests is open,
+/// and no other thread changes the pair's state or attributes. Receives may be posted meanwhile.
+///
+/// `change` must not change or query the pair by its [control](SendQueue::control) (`state`, for
+/// example): these calls wait for its end, and would wait for ever.
 pub fn with_lists_closed<R>(queue: &mut ExtendedSendQueue, change: impl FnOnce(NonNull<ibv_qp>) -> R) -> R {
     queue.without_list();
     let control = queue.control();
@@ -194,7 +211,7 @@ pub fn with_lists_closed<R>(queue: &mut ExtendedSendQueue, change: impl FnOnce(N
     change(control.as_raw())
 }
 
-/// A queue pair whose halves are in the value. A clone of its control is none: with it,
+/// A queue pair whose halves are in the value. A clone of its control is not a whole pair: with it,
 /// [`modify`](crate::ibverbs::queue_pair::QueuePair::modify) would change the pair under an open list:
 ///
 /// ```compile_fail,E0277
@@ -224,5 +241,6 @@ pub fn with_lists_closed<R>(queue: &mut ExtendedSendQueue, change: impl FnOnce(N
 /// A value of the type has the sending half and the receiving half of one queue pair, which nothing
 /// else has. [`split`](crate::ibverbs::queue_pair::QueuePair::split) and
 /// [`into_split`](crate::ibverbs::queue_pair::QueuePair::into_split) return these, and
-/// [`control`](crate::ibverbs::queue_pair::QueuePair::control) is theirs.
+/// [`control`](crate::ibverbs::queue_pair::QueuePair::control) is theirs. So is
+/// [`control`](SendQueue::control) of the sending half.
 pub unsafe trait WholePair {}

@@ -19,7 +19,8 @@
 //! - A list that is longer than the queue is aborted, not completed. Only libraries know which
 //!   requests are outstanding, so they must detect a full queue at each request. For libraries that
 //!   detect it too late (`overwrites_when_full`), only unsafe functions append requests, whose
-//!   callers guarantee a free place. Inline data and requests without a buffer are refused there.
+//!   callers guarantee a free place. Inline data and requests without a buffer are refused there:
+//!   `set_overwrites_when_full` and the quirk `no_extended_inline` set the limits of inline data to 0.
 //! - Each operation is followed by exactly one buffer: both are called when a request is appended.
 //!   Libraries finish a request when its buffer is set, so that one without would reach the device
 //!   unfinished.
@@ -248,11 +249,15 @@ impl ExtendedSendQueue {
     pub(crate) fn forbid_inline(&mut self, operations: SendOperationFlags) {
         self.possible.forbid_inline(operations);
         self.elsewhere.datagram.forbid_inline(operations);
+        self.elsewhere.xrc.forbid_inline(operations);
     }
 
-    /// Makes the queue refuse requests with which safe code could fill it, for any device.
+    /// Makes the queue refuse requests with which safe code could fill it, for any device. For
+    /// inline data the limits decide, so that lists of other queues have no further check.
     pub(crate) fn set_overwrites_when_full(&mut self) {
         self.overwrites_when_full = true;
+        self.forbid_inline(SendOperationFlags::all());
+        self.takes_inline_data = false;
     }
 
     /// Closes a list whose guard was leaked, if there is one.

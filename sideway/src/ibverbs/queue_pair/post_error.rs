@@ -203,7 +203,8 @@ pub enum PostSendError {
         /// The library's error number.
         errno: i32,
     },
-    /// A request of another vendor's [direct verbs](crate::direct) cannot be posted.
+    /// A request of another vendor's [direct verbs](crate::direct) cannot be posted. Nothing of the
+    /// list was posted.
     #[error("work request {index}: {reason}")]
     OfVendor {
         /// Which work request of the list, from 0.

@@ -8,7 +8,7 @@
 //!
 //! Where a function takes any guard, its requests have all operations, and one that the transport
 //! lacks fails when it is posted. So do requests of a list that is attached to a
-//! [pool](crate::memory::Pool).
+//! [pool](crate::memory::Pool), and those that [`DatagramHandle::into_request`] returns.
 //!
 //! | operation | [`Rc`] | [`Uc`] | [`Ud`] |
 //! | --- | --- | --- | --- |

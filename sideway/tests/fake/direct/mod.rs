@@ -7,6 +7,7 @@ mod dmabuf;
 mod efa;
 mod keys;
 mod queues;
+mod seam;
 mod whose;
 
 use std::sync::atomic::Ordering::Relaxed;
