@@ -13,8 +13,8 @@ use std::ptr::NonNull;
 
 use sideway::direct::{self, VendorList, WholePair};
 use sideway::ibverbs::queue_pair::{
-    Borrows, CreateQueuePairError, ExtendedPostSendGuard, ExtendedQueuePair, ExtendedSendQueue,
-    PostSendError, PostSendGuard, QueuePair, QueuePairControl, ReceiveQueue, SendQueue, WorkRequestHandle,
+    CreateQueuePairError, ExtendedPostSendGuard, ExtendedQueuePair, ExtendedSendQueue, PostSendError,
+    PostSendGuard, QueuePair, QueuePairControl, ReceiveQueue, SendQueue, WorkRequestHandle,
 };
 
 use crate::DirectVerbs;
@@ -144,8 +144,6 @@ impl PostSendGuard for SignalGuard<'_> {
         }
     }
 }
-
-impl<'queue> Borrows<'queue> for SignalGuard<'queue> {}
 
 /// The request of Acme's, for work requests of a [`SignalQueuePair`].
 pub trait SignalRequest {

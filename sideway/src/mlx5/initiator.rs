@@ -32,8 +32,8 @@ use crate::error::Error;
 use crate::ibverbs::Unsupported;
 use crate::ibverbs::address_handle::AddressHandle;
 use crate::ibverbs::queue_pair::{
-    Borrows, CreateQueuePairError, ExtendedPostSendGuard, ExtendedSendQueue, PostSendError, PostSendGuard,
-    QueuePair, QueuePairBuilder, QueuePairControl, QueuePairType, ReceiveQueue, SendQueue, WorkRequestFlags,
+    CreateQueuePairError, ExtendedPostSendGuard, ExtendedSendQueue, PostSendError, PostSendGuard, QueuePair,
+    QueuePairBuilder, QueuePairControl, QueuePairType, ReceiveQueue, SendQueue, WorkRequestFlags,
     WorkRequestHandle, WorkRequestOperationType,
 };
 
@@ -411,5 +411,3 @@ impl PostSendGuard for DcPostSendGuard<'_> {
         self.list.post()
     }
 }
-
-impl<'queue> Borrows<'queue> for DcPostSendGuard<'queue> {}

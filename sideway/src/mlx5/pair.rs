@@ -8,8 +8,8 @@
 use super::operations::{DirectState, HasDirectState, Operations, Token};
 use crate::direct::{VendorList, WholePair};
 use crate::ibverbs::queue_pair::{
-    Borrows, ExtendedPostSendGuard, ExtendedQueuePair, ExtendedSendQueue, PostSendError, PostSendGuard,
-    QueuePair, QueuePairControl, ReceiveQueue, SendQueue,
+    ExtendedPostSendGuard, ExtendedQueuePair, ExtendedSendQueue, PostSendError, PostSendGuard, QueuePair,
+    QueuePairControl, ReceiveQueue, SendQueue,
 };
 
 /// A queue pair with mlx5 operations, made by
@@ -116,5 +116,3 @@ impl PostSendGuard for DirectPostSendGuard<'_> {
         self.list.post()
     }
 }
-
-impl<'queue> Borrows<'queue> for DirectPostSendGuard<'queue> {}

@@ -10,6 +10,7 @@ use super::work_request::{
     Address, BufferlessOperation, BufferlessRequest, Destination, Remote, SendOperation, SendRequest,
 };
 use super::{PostSendError, WorkRequestFlags};
+use crate::direct::VendorList;
 use crate::ibverbs::address_handle::AddressHandle;
 use crate::ibverbs::memory_window::{MemoryWindow, MemoryWindowBindInfo};
 use crate::memory::RemotePlace;
@@ -128,8 +129,14 @@ pub trait PostSendGuard: sealed::Build + Sized {
 /// A guard whose queue is borrowed for `'queue`. The objects that its requests refer to are
 /// borrowed for the same time, which is longer than the list can be posted.
 ///
-/// Every guard of a [`SendQueue`](super::SendQueue) implements it.
+/// Every guard of a [`SendQueue`](super::SendQueue) implements it. Other crates cannot implement it:
+/// a list of theirs is a [`VendorList`], and so it is one.
 pub trait Borrows<'queue>: PostSendGuard {}
+
+/// The contract of `VendorList` says that the extended list, which is posted, borrows its queue for
+/// `'queue`. This implementation excludes others for such lists, and only this crate can make guards
+/// of other kinds.
+impl<'queue, L: PostSendGuard + VendorList<'queue>> Borrows<'queue> for L {}
 
 /// A work request without an operation yet.
 #[must_use = "a work request takes part only once its operation is set up"]
