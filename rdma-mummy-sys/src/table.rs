@@ -31,10 +31,10 @@ pub trait LibraryTable: Copy + Send + Sync + 'static {
 ///
 /// After a line of documentation come the struct's name, the shared object's name, and the value
 /// with which a missing function that returns `int` fails. Each line has the symbol version (see
-/// [`Library::find`](crate::Library::find); empty if the library defines none), the first release of the library, and the
-/// prototype in the library's header. A library without a `required` function is too old. An `optional` one is a
-/// field of type `Option`, and a method that returns it or a
-/// [`MissingSymbol`](crate::MissingSymbol).
+/// [`Library::find`](crate::Library::find); empty if the library defines none), the first release
+/// of the library, and the prototype in the library's header. A library without a `required`
+/// function is too old. An `optional` one is a field of type `Option`, and a method that returns it
+/// or a [`MissingSymbol`](crate::MissingSymbol).
 ///
 /// ```
 /// use std::ffi::c_int;

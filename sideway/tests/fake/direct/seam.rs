@@ -122,7 +122,7 @@ fn create_qp(context: &DeviceContext, attr: &mut ibv_qp_init_attr_ex) -> *mut ib
 }
 
 #[test]
-fn what_a_vendors_pair_uses_is_dropped_after_the_pair() {
+fn an_object_that_a_vendors_pair_uses_is_dropped_after_it() {
     for is_silent in [false, true] {
         let parts = DirectSetup::new();
         let (description, context) = (parts.description(), parts.pd.context());
@@ -148,7 +148,7 @@ fn what_a_vendors_pair_uses_is_dropped_after_the_pair() {
 }
 
 #[test]
-fn what_a_vendors_completion_queue_uses_is_dropped_after_the_queue() {
+fn an_object_that_a_vendors_completion_queue_uses_is_dropped_after_it() {
     let fake = Fake::new();
     let context = fake.context();
     let (page, seen) = DoorbellPage::new(&fake);
