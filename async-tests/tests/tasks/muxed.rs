@@ -17,7 +17,8 @@ use super::fixture::Fixture;
 
 pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
     cases!(suite: answers_come_in_any_order, many_requests_are_in_flight, tasks_share_a_mux,
-        requests_share_writes, small_requests_pass_a_large_one, a_request_ends_at_its_deadline,
+        requests_share_writes, a_corked_mux_sends_what_a_call_waits_for,
+        calls_fail_when_the_runtime_of_the_mux_ends, a_drain_sleeps_until_all_is_taken, small_requests_pass_a_large_one, a_request_ends_at_its_deadline,
         dropped_waits_lose_nothing, a_dropped_request_is_cancelled, answers_in_parts_wait_for_their_reader,
         the_peer_accepts_no_more_than_it_says, one_way_messages_arrive, requests_fail_with_their_connection,
         peers_that_speak_something_else, a_thread_answers_a_task, the_last_handle_ends_the_connection,
@@ -141,6 +142,71 @@ fn requests_share_writes(fixture: &Fixture) -> Outcome {
         assert_eq!((after.frames_sent - before.frames_sent, after.batches - before.batches), (100, 1));
         drop(client);
         serving.await.unwrap();
+    });
+    Ok(())
+}
+
+fn a_corked_mux_sends_what_a_call_waits_for(fixture: &Fixture) -> Outcome {
+    fixture.run(async {
+        let (client, server) = muxes(fixture, MuxConfig::new()).await;
+        let serving = serve(server);
+        client.set_cork(true);
+        let pending = client.request(b"corked").await.unwrap();
+        let answer = tokio::time::timeout(super::fixture::LONG, pending.wait()).await;
+        assert_eq!(answer.expect("it is sent").unwrap(), b"corked");
+        drop(client);
+        serving.await.unwrap();
+    });
+    Ok(())
+}
+
+fn calls_fail_when_the_runtime_of_the_mux_ends(fixture: &Fixture) -> Outcome {
+    fixture.run(async {
+        // One runtime never runs its tasks.
+        let runtimes = [
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap(),
+            tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap(),
+        ];
+        for other in runtimes {
+            let (client, server) = fixture.streams().await;
+            let server = Mux::over(server, &MuxConfig::new()).unwrap();
+            let client = {
+                let _other = other.enter();
+                Mux::over(client, &MuxConfig::new()).unwrap()
+            };
+            let waiting = tokio::spawn({
+                let client = client.clone();
+                async move { client.next_request().await }
+            });
+            tokio::task::yield_now().await;
+            other.shutdown_background();
+            let ended = tokio::time::timeout(super::fixture::LONG, waiting).await;
+            let error = ended.expect("the call ends").unwrap().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::BrokenPipe, "{error}");
+            let error = client.request(b"?").await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::BrokenPipe, "{error}");
+            drop(server);
+        }
+    });
+    Ok(())
+}
+
+fn a_drain_sleeps_until_all_is_taken(fixture: &Fixture) -> Outcome {
+    fixture.run(async {
+        let (client, server) = muxes(fixture, MuxConfig::new()).await;
+        client.send_one_way(b"nobody takes it at first").await.unwrap();
+        let message = server.next_request().await.unwrap().unwrap();
+        let mut polls = 0;
+        let mut draining = pin!(client.drain());
+        let mut counted = pin!(poll_fn(|context| {
+            polls += 1;
+            draining.as_mut().poll(context)
+        }));
+        let time = Duration::from_millis(50);
+        assert!(tokio::time::timeout(time, counted.as_mut()).await.is_err());
+        drop(message);
+        counted.await.unwrap();
+        assert!(polls < 20, "{polls} polls");
     });
     Ok(())
 }

@@ -226,7 +226,7 @@ impl State {
         if let Some(failure) = &self.failure {
             return Some(Err(failure.clone()));
         }
-        if !self.engine.can_request() {
+        if !self.engine.can_request() || one_way && !self.engine.has_queue_room() {
             return None;
         }
         self.engine.request(bytes.take()?, time, one_way).map(Ok)

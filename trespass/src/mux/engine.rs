@@ -6,7 +6,8 @@
 //!
 //! What a peer can make this side keep is bounded: for each of the requests that it may have at a
 //! time, a window of unread bytes in each direction, and a frame in `out`. A request counts until
-//! the frame that ends it has left `out`.
+//! the frame that ends it has left `out`. A peer that reads nothing also bounds what is queued for
+//! it: `out` takes no data beyond 128 KiB, and then one-way messages wait.
 
 mod answering;
 mod output;
@@ -16,6 +17,7 @@ pub(super) mod requesting;
 mod sending;
 #[cfg(test)]
 mod tests;
+mod waiting;
 
 use std::collections::{HashMap, VecDeque};
 use std::task::Waker;
@@ -26,10 +28,12 @@ use super::stats::MuxStats;
 use received::Inbox;
 use receiving::Parser;
 use sending::Outbox;
+use waiting::{WaitList, WaitLists};
 
 pub(super) use answering::{AnswerRoom, Arrival};
 pub(super) use received::Taken;
 pub(super) use sending::CHUNK;
+pub(super) use waiting::{WaitCause, WaitPlace};
 
 /// A request of this side.
 #[derive(Debug)]
@@ -87,10 +91,9 @@ pub(super) struct Engine {
     next_peer_id: u64,
     /// Requests that the program has not taken.
     arrivals: VecDeque<u64>,
-    /// Those that wait for a request.
-    arrival_wakers: Vec<Waker>,
-    /// Those that wait until the peer accepts another request, or all is sent.
-    room_wakers: Vec<Waker>,
+    /// Bytes of one-way messages that are kept until they are sent.
+    kept_one_way: usize,
+    waiting: WaitLists,
     woken: Vec<Waker>,
     stats: MuxStats,
 }
@@ -111,8 +114,8 @@ impl Engine {
             peer_requests: HashMap::new(),
             next_peer_id: 0,
             arrivals: VecDeque::new(),
-            arrival_wakers: Vec::new(),
-            room_wakers: Vec::new(),
+            kept_one_way: 0,
+            waiting: WaitLists::default(),
             woken: Vec::new(),
             stats: MuxStats::default(),
         }
@@ -137,34 +140,12 @@ impl Engine {
         let own = self.own_requests.values_mut().filter_map(|request| request.waker.take());
         let peers = self.peer_requests.values_mut().filter_map(|request| request.waker.take());
         self.woken.extend(own.chain(peers));
-        self.woken.append(&mut self.arrival_wakers);
-        self.woken.append(&mut self.room_wakers);
+        self.wake_lists();
     }
 
     /// Wakes a task with the others.
     #[cfg(all(unix, feature = "tokio"))]
     pub(super) fn wake(&mut self, waker: Option<Waker>) {
         self.woken.extend(waker);
-    }
-
-    fn wake_for_room(&mut self) {
-        self.woken.append(&mut self.room_wakers);
-    }
-
-    /// Wakes a task when [`can_request`](Self::can_request), or all is sent.
-    pub(super) fn wake_at_room(&mut self, waker: &Waker) {
-        remember(&mut self.room_wakers, waker);
-    }
-
-    /// Wakes a task when a request arrives.
-    pub(super) fn wake_at_arrival(&mut self, waker: &Waker) {
-        remember(&mut self.arrival_wakers, waker);
-    }
-}
-
-/// Adds a waker, unless there is one of the same task.
-fn remember(wakers: &mut Vec<Waker>, waker: &Waker) {
-    if !wakers.iter().any(|other| other.will_wake(waker)) {
-        wakers.push(waker.clone());
     }
 }

@@ -66,8 +66,14 @@
 //! has as many (`muxed::the_peer_accepts_no_more_than_it_says`). A cancelled one counts until the
 //! peer's program has dropped it.
 //!
+//! If a peer reads nothing, 128 KiB of short messages are queued for it, and longer ones or more are
+//! kept as they are (`mux::engine::tests::a_peer_that_reads_nothing_bounds_what_is_queued`). A
+//! message without an answer waits while 4 MiB of them are kept
+//! (`mux::engine::tests::one_way_messages_wait_while_others_are_kept`).
+//!
 //! Frames that are queued while a write is under way share the next write. A program that queues
-//! several in a row shares one by [`Mux::set_cork`] (`muxed::requests_share_writes`).
+//! several in a row shares one by [`Mux::set_cork`] (`muxed::requests_share_writes`). What a call
+//! waits for is sent (`muxed::a_corked_mux_sends_what_a_call_waits_for`).
 //! [`Mux::stats`] counts both.
 //!
 //! # When bytes move
@@ -75,7 +81,7 @@
 //! For threads, no thread of the mux moves bytes: a call that waits does that, for all others, too.
 //! A call that only sends does not wait, and leaves what the connection does not take to the next
 //! call. [`Mux::drain`] waits until all is sent. Tasks have a task of the mux that moves bytes at
-//! any time.
+//! any time. Calls fail when its runtime ends (`muxed::calls_fail_when_the_runtime_of_the_mux_ends`).
 //!
 //! The connection is closed when the last handle is dropped: of a [`Mux`], its requests and its
 //! answers. Messages that wait for the peer's credit or room then are lost.

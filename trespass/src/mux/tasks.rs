@@ -12,6 +12,7 @@ use std::time::Duration;
 use ::tokio::io::ReadBuf;
 
 use super::core::{Arrived, State, Wire};
+use super::engine::{WaitCause, WaitPlace};
 use super::error::MuxError;
 use super::handles::{Answers, Mux, PendingAnswer, Request, Sealed, Shared, TimeLimit};
 use super::payload::MuxBytes;
@@ -46,7 +47,7 @@ impl Wire for TaskWire<'_, '_> {
 impl Sealed for Stream {
     fn start(shared: &Arc<Shared<Self>>) -> io::Result<()> {
         shared.stream.set_cork(false)?;
-        ::tokio::spawn(drive(shared.clone()));
+        ::tokio::spawn(drive(MuxTask(shared.clone())));
         Ok(())
     }
 
@@ -83,22 +84,56 @@ impl Shared<Stream> {
         Poll::Pending
     }
 
-    /// Waits for a look that finds a value. Otherwise it keeps the waker.
+    /// Waits for a look that finds a value.
     async fn wait_for<T>(
         &self,
-        mut look: impl FnMut(&mut State, &Waker) -> Option<Result<T, MuxError>>,
+        cause: WaitCause,
+        mut look: impl FnMut(&mut State) -> Option<Result<T, MuxError>>,
     ) -> Result<T, MuxError> {
-        let found = poll_fn(|context| match self.core.with(|state| look(state, context.waker())) {
-            Some(found) => Poll::Ready(found),
-            None => {
-                // A part that was taken gives credit.
-                self.after_queueing();
-                Poll::Pending
-            }
+        let mut wait = Wait::new(self, cause);
+        let found = poll_fn(|context| {
+            let found = self.core.with(|state| {
+                let found = look(state);
+                if found.is_none() {
+                    wait.go_on(state, context.waker());
+                }
+                found
+            });
+            found.map_or(Poll::Pending, Poll::Ready)
         })
         .await;
         self.after_queueing();
         found
+    }
+}
+
+/// A wait of a task. A drop takes its waker back.
+struct Wait<'a> {
+    shared: &'a Shared<Stream>,
+    cause: WaitCause,
+    place: WaitPlace,
+}
+
+impl<'a> Wait<'a> {
+    fn new(shared: &'a Shared<Stream>, cause: WaitCause) -> Self {
+        Self { shared, cause, place: WaitPlace::default() }
+    }
+
+    /// Keeps the waker. What is queued is sent, also of a corked mux: the task may wait for its
+    /// effect.
+    fn go_on(&mut self, state: &mut State, waker: &Waker) {
+        state.engine.wait(self.cause, &mut self.place, waker);
+        if state.engine.has_output() {
+            state.wake_driver();
+        }
+    }
+}
+
+impl Drop for Wait<'_> {
+    fn drop(&mut self) {
+        if self.place.is_taken() {
+            drop(self.shared.core.with(|state| state.engine.stop_waiting(&mut self.place)));
+        }
     }
 }
 
@@ -153,6 +188,7 @@ impl Mux<Stream> {
 
     /// Sends a message that has no answer. While the peer has as many requests as it accepts, this
     /// waits. A message counts as one until the peer's program has taken it.
+    /// It also waits while 4 MiB of earlier messages are not sent.
     ///
     /// # Cancel safety
     ///
@@ -172,13 +208,9 @@ impl Mux<Stream> {
         one_way: bool,
     ) -> Result<u64, MuxError> {
         let (mut bytes, time) = (Some(bytes), deadline.map(|deadline| deadline.after));
-        let begun = self.shared.wait_for(|state, waker| {
-            let begun = state.request(&mut bytes, time, one_way);
-            if begun.is_none() {
-                state.engine.wake_at_room(waker);
-            }
-            begun
-        });
+        let begun = self
+            .shared
+            .wait_for(WaitCause::Room { one_way }, |state| state.request(&mut bytes, time, one_way));
         match (within(deadline, begun).await, deadline) {
             (Some(begun), _) => begun,
             (None, Some(deadline)) => Err(deadline.passed()),
@@ -197,13 +229,7 @@ impl Mux<Stream> {
     ///
     /// The connection has failed.
     pub async fn next_request(&self) -> Result<Option<Request<Stream>>, MuxError> {
-        let arrival = self.shared.wait_for(|state, waker| {
-            let arrival = state.next_arrival();
-            if arrival.is_none() {
-                state.engine.wake_at_arrival(waker);
-            }
-            arrival
-        });
+        let arrival = self.shared.wait_for(WaitCause::Arrival, |state| state.next_arrival());
         Ok(arrival.await?.map(|arrival| Request::new(&self.shared, arrival)))
     }
 
@@ -220,10 +246,10 @@ impl Mux<Stream> {
     /// The connection has failed.
     pub async fn drain(&self) -> io::Result<()> {
         let core = &self.shared.core;
+        let mut wait = Wait::new(&self.shared, WaitCause::Sent);
         let sent = poll_fn(|context| {
             let failure = core.with(|state| {
-                state.engine.wake_at_room(context.waker());
-                state.wake_driver();
+                wait.go_on(state, context.waker());
                 state.failure.clone()
             });
             match failure {
@@ -241,8 +267,23 @@ impl Mux<Stream> {
     }
 }
 
-async fn drive(shared: Arc<Shared<Stream>>) {
-    poll_fn(|context| shared.poll_drive(context)).await;
+/// The task's hold on a mux. It also ends when the task never runs, or not to its end.
+struct MuxTask(Arc<Shared<Stream>>);
+
+impl Drop for MuxTask {
+    fn drop(&mut self) {
+        if !self.0.is_closed() {
+            // Nobody else moves bytes.
+            self.0.core.fail(MuxError::Connection {
+                kind: io::ErrorKind::BrokenPipe,
+                message: "the task that moves its bytes has ended, with its runtime or by a panic".into(),
+            });
+        }
+    }
+}
+
+async fn drive(task: MuxTask) {
+    poll_fn(|context| task.0.poll_drive(context)).await;
 }
 
 /// The calls on a stream of `trespass::tokio`, which are awaited.
@@ -275,13 +316,8 @@ impl PendingAnswer<Stream> {
             return Ok(None);
         }
         let (id, limit, partial) = (self.id, self.shared.core.max_message(), &mut self.partial);
-        let found = self.shared.wait_for(|state, waker| {
-            let found = state.next_answer(id, partial, limit);
-            if found.is_none() {
-                state.engine.wake_at_answer(id, waker);
-            }
-            found
-        });
+        let found =
+            self.shared.wait_for(WaitCause::Answer(id), |state| state.next_answer(id, partial, limit));
         match within(self.deadline, found).await {
             None => Err(self.pass_deadline()),
             Some(found) => {
@@ -305,13 +341,7 @@ impl PendingAnswer<Stream> {
             return Ok(Arrived::End);
         }
         let id = self.id;
-        let found = self.shared.wait_for(|state, waker| {
-            let found = state.next_part(id, into);
-            if found.is_none() {
-                state.engine.wake_at_answer(id, waker);
-            }
-            found
-        });
+        let found = self.shared.wait_for(WaitCause::Answer(id), |state| state.next_part(id, into));
         match within(self.deadline, found).await {
             None => Err(self.pass_deadline()),
             Some(found) => self.found(found, |arrived| *arrived == Arrived::End),
@@ -332,13 +362,7 @@ impl Request<Stream> {
     /// The peer has cancelled the request, it is too long, or the connection has failed.
     pub async fn bytes(&mut self) -> Result<Vec<u8>, MuxError> {
         let (id, limit, partial) = (self.arrival.id, self.shared.core.max_message(), &mut self.partial);
-        let whole = self.shared.wait_for(|state, waker| {
-            let found = state.next_body(id, partial, limit);
-            if found.is_none() {
-                state.engine.wake_at_change(id, waker);
-            }
-            found
-        });
+        let whole = self.shared.wait_for(WaitCause::Change(id), |state| state.next_body(id, partial, limit));
         whole.await?;
         Ok(std::mem::take(&mut self.partial))
     }
@@ -354,13 +378,7 @@ impl Request<Stream> {
     /// The peer has cancelled the request, or the connection has failed.
     pub async fn next_part(&mut self, into: &mut Vec<u8>) -> Result<Arrived, MuxError> {
         let id = self.arrival.id;
-        let found = self.shared.wait_for(|state, waker| {
-            let found = state.next_body_part(id, into);
-            if found.is_none() {
-                state.engine.wake_at_change(id, waker);
-            }
-            found
-        });
+        let found = self.shared.wait_for(WaitCause::Change(id), |state| state.next_body_part(id, into));
         found.await
     }
 }
@@ -383,13 +401,8 @@ impl Answers<Stream> {
             return Ok(());
         }
         let (mut bytes, id) = (Some(bytes.into()), request.arrival.id);
-        let sent = request.shared.wait_for(|state, waker| {
-            let sent = state.answer(id, &mut bytes, false);
-            if sent.is_none() {
-                state.engine.wake_at_change(id, waker);
-            }
-            sent
-        });
+        let sent =
+            request.shared.wait_for(WaitCause::Change(id), |state| state.answer(id, &mut bytes, false));
         sent.await
     }
 
@@ -408,13 +421,7 @@ impl Answers<Stream> {
             return Ok(());
         }
         let id = request.arrival.id;
-        let ended = request.shared.wait_for(|state, waker| {
-            let ended = state.end_answers(id);
-            if ended.is_none() {
-                state.engine.wake_at_change(id, waker);
-            }
-            ended
-        });
+        let ended = request.shared.wait_for(WaitCause::Change(id), |state| state.end_answers(id));
         ended.await?;
         request.ended();
         Ok(())

@@ -155,6 +155,7 @@ impl Mux<Stream> {
 
     /// Sends a message that has no answer. While the peer has as many requests as it accepts, this
     /// waits. A message counts as one until the peer's program has taken it.
+    /// It also waits while 4 MiB of earlier messages are not sent.
     ///
     /// # Errors
     ///

@@ -1,10 +1,13 @@
 //! Batches of frames for the peer.
 
 use super::super::frame::Purpose;
+use super::sending::QUEUED;
 use super::{CHUNK, Engine, Turn};
 
 /// The bytes after which a batch takes no further turn.
 const BATCH: usize = 128 << 10;
+/// The bytes of unsent one-way messages, outside `out`, after which further ones wait.
+const KEPT_ONE_WAY: usize = 4 << 20;
 
 impl Engine {
     /// Whether [`next_batch`](Self::next_batch) would have anything.
@@ -18,6 +21,11 @@ impl Engine {
         self.out.is_empty()
             && self.own_requests.values().all(|request| request.body.is_empty() && !request.one_way)
             && self.peer_requests.values().all(|request| request.answers.is_empty())
+    }
+
+    /// Whether a one-way message need not wait until others are sent.
+    pub(in super::super) fn has_queue_room(&self) -> bool {
+        self.out.len() < QUEUED && self.kept_one_way < KEPT_ONE_WAY
     }
 
     /// The bytes of queued frames.
@@ -43,20 +51,18 @@ impl Engine {
             self.stats.batches += 1;
             self.stats.bytes_sent += batch.len() as u64;
         }
-        if !self.has_output() {
-            self.wake_for_room();
-        }
+        self.wake_senders();
     }
 
     /// Sends a chunk. If there is more to send, its turn comes again.
     fn take_turn(&mut self, turn: Turn, batch: &mut Vec<u8>) {
-        let (outbox, waker, id, purpose) = match turn {
+        let (outbox, waker, id, purpose, one_way) = match turn {
             Turn::Request(id) => match self.own_requests.get_mut(&id) {
-                Some(request) => (&mut request.body, None, id, Purpose::RequestData),
+                Some(request) => (&mut request.body, None, id, Purpose::RequestData, request.one_way),
                 None => return,
             },
             Turn::Answer(id) => match self.peer_requests.get_mut(&id) {
-                Some(request) => (&mut request.answers, Some(&mut request.waker), id, Purpose::Answer),
+                Some(request) => (&mut request.answers, Some(&mut request.waker), id, Purpose::Answer, false),
                 None => return,
             },
         };
@@ -65,7 +71,11 @@ impl Engine {
             return;
         }
         self.stats.frames_sent += 1;
+        let kept = outbox.kept();
         let is_last = outbox.send_chunk(purpose, id, batch);
+        if one_way && is_last.is_some() {
+            self.kept_one_way -= kept;
+        }
         if outbox.can_send() {
             outbox.is_listed = true;
             self.turns.push_back(turn);

@@ -6,7 +6,7 @@ use super::super::error::ProtocolViolation;
 use super::super::frame::{Capacity, Ending, HEADER, HELLO, LAST, MuxHeader, ONE_WAY, Purpose};
 use super::received::Inbox;
 use super::sending::Outbox;
-use super::{Engine, PeerRequest, Turn};
+use super::{Engine, PeerRequest, Turn, WaitList};
 
 /// Cuts bytes into frames. Data pass through without a copy.
 #[derive(Debug)]
@@ -54,7 +54,7 @@ impl Engine {
                 return Ok(());
             }
             self.peer = Some(Capacity::decode(&self.parser.head)?);
-            self.wake_for_room();
+            self.wake_list(WaitList::Slot);
         }
         loop {
             let header = match self.parser.frame {
@@ -179,7 +179,7 @@ impl Engine {
         };
         self.peer_requests.insert(id, request);
         self.arrivals.push_back(id);
-        self.woken.append(&mut self.arrival_wakers);
+        self.wake_list(WaitList::Arrival);
         Ok(())
     }
 

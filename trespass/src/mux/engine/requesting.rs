@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::super::frame::{Ending, LAST, MESSAGE_END, MuxHeader, ONE_WAY, Purpose};
 use super::super::payload::MuxBytes;
 use super::received::{Inbox, Taken};
-use super::sending::{CHUNK, Outbox, write_frame};
-use super::{Engine, OwnRequest, Turn};
+use super::sending::{CHUNK, Outbox, QUEUED, write_frame};
+use super::{Engine, OwnRequest, Turn, WaitList};
 
 /// What a caller finds that waits for an answer.
 #[derive(Debug, PartialEq, Eq)]
@@ -23,6 +23,11 @@ impl Engine {
     /// Whether the peer accepts another request.
     pub(in super::super) fn can_request(&self) -> bool {
         self.peer.is_some_and(|peer| self.in_flight < peer.requests)
+    }
+
+    /// Whether the peer has as many requests as it accepts.
+    pub(in super::super) fn is_full(&self) -> bool {
+        self.peer.is_some_and(|peer| self.in_flight >= peer.requests)
     }
 
     /// Begins a request, if [`can_request`](Self::can_request). Returns its number.
@@ -41,7 +46,8 @@ impl Engine {
         let mut header = MuxHeader::control(Purpose::Request, id, time.map_or(0, milliseconds));
         header.flags = if one_way { ONE_WAY } else { 0 };
         self.stats.frames_sent += 1;
-        if bytes.len() > CHUNK || bytes.len() as u64 + header.cost() > window {
+        let is_long = bytes.len() > CHUNK || bytes.len() as u64 + header.cost() > window;
+        if is_long || self.out.len() >= QUEUED {
             // The numbers arrive in order, although the bytes take their turn.
             body.spend(&header);
             write_frame(header, &[], &mut self.out);
@@ -50,6 +56,9 @@ impl Engine {
         }
         header.flags |= LAST | MESSAGE_END;
         self.push_body(&mut body, header, bytes);
+        if one_way {
+            self.kept_one_way += body.kept();
+        }
         let answers = Inbox::new(self.own.window);
         let request = OwnRequest { body, answers, one_way, is_cancelled: false, ending: None, waker: None };
         self.own_requests.insert(id, request);
@@ -111,7 +120,7 @@ impl Engine {
             return;
         }
         if !std::mem::replace(&mut request.is_cancelled, true) {
-            request.body.clear();
+            self.kept_one_way -= request.drop_body();
             request.answers.discard();
             request.waker = None;
             self.stats.cancelled += 1;
@@ -123,13 +132,23 @@ impl Engine {
     pub(super) fn end_own(&mut self, id: u64, ending: Ending) {
         let Some(request) = self.own_requests.get_mut(&id) else { return };
         request.ending = Some(ending);
-        request.body.clear();
+        self.kept_one_way -= request.drop_body();
         self.in_flight -= 1;
         self.woken.extend(request.waker.take());
         if request.is_cancelled || request.one_way {
             self.own_requests.remove(&id);
         }
-        self.wake_for_room();
+        self.wake_list(WaitList::Slot);
+        self.wake_senders();
+    }
+}
+
+impl OwnRequest {
+    /// Sends no more of it. Returns the bytes that a one-way message has kept.
+    fn drop_body(&mut self) -> usize {
+        let kept = if self.one_way { self.body.kept() } else { 0 };
+        self.body.clear();
+        kept
     }
 }
 

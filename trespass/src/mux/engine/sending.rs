@@ -6,6 +6,9 @@ use super::super::payload::MuxBytes;
 /// The data of a frame, at most: what others wait for when it is their turn.
 pub(crate) const CHUNK: usize = 16 << 10;
 
+/// The bytes of `out` beyond which messages are kept, and take their turn.
+pub(super) const QUEUED: usize = 128 << 10;
+
 /// One message at a time, in chunks for which there is credit.
 #[derive(Debug)]
 pub(super) struct Outbox {
@@ -33,6 +36,11 @@ impl Outbox {
         self.sent
     }
 
+    /// The bytes of a message that is kept.
+    pub(super) fn kept(&self) -> usize {
+        self.message.as_ref().map_or(0, |message| message.len())
+    }
+
     pub(super) fn clear(&mut self) {
         self.message = None;
     }
@@ -43,10 +51,11 @@ impl Outbox {
         self.credit <= *WINDOWS.end()
     }
 
-    /// Takes a short message as one frame in `out`, if there is credit. Otherwise keeps it.
+    /// Takes a short message as one frame in `out`, if there is credit and `out` has room. Otherwise
+    /// keeps it.
     pub(super) fn push(&mut self, header: MuxHeader, bytes: MuxBytes<'_>, out: &mut Vec<u8>) {
         let cost = cost_of(bytes.len());
-        if bytes.len() <= CHUNK && cost <= self.credit {
+        if bytes.len() <= CHUNK && cost <= self.credit && out.len() < QUEUED {
             self.credit -= cost;
             write_frame(header, &bytes, out);
             return;

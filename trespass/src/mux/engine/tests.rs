@@ -1,6 +1,7 @@
 //! Two engines that exchange bytes, and one whose peer is hostile.
 
 use std::collections::BTreeMap;
+use std::task::Waker;
 use std::time::Instant;
 
 use proptest::prelude::*;
@@ -9,7 +10,8 @@ use super::super::error::ProtocolViolation;
 use super::super::frame::{Capacity, Ending, HEADER, LAST, MESSAGE_END, MuxHeader, ONE_WAY, Purpose};
 use super::answering::AnswerRoom;
 use super::requesting::Found;
-use super::{CHUNK, Engine, Taken};
+use super::sending::QUEUED;
+use super::{CHUNK, Engine, Taken, WaitCause, WaitPlace};
 
 const CAPACITY: Capacity = Capacity { requests: 8, window: 8192 };
 
@@ -88,6 +90,22 @@ impl Pair {
             }
             self.settle();
         }
+    }
+
+    /// Takes the one-way messages of the server, which differ by their first byte.
+    fn assert_server_is_heard(&mut self, sent: u8) {
+        for seed in 0..sent {
+            self.settle();
+            let id = self.client.next_arrival().expect("a message has arrived").id;
+            let mut body = Vec::new();
+            while self.client.take_body(id, &mut body) != Some(Taken::Message) {
+                self.settle();
+            }
+            assert_eq!(body[0], seed);
+            self.client.release(id);
+        }
+        self.settle();
+        assert_eq!(self.server.in_flight(), 0);
     }
 
     fn assert_at_rest(&mut self) {
@@ -281,6 +299,83 @@ fn one_way_messages_end_when_they_are_taken() {
         pair.settle();
     }
     pair.assert_at_rest();
+}
+
+#[test]
+fn a_peer_that_reads_nothing_bounds_what_is_queued() {
+    let generous = Capacity { requests: 1 << 20, window: 1 << 30 };
+    let mut pair = Pair::new(generous, Capacity { requests: 256, window: 1 << 20 });
+    let ids = Vec::from_iter((0..200).map(|_| pair.ask(b"?")));
+    pair.settle();
+    let most = QUEUED + CHUNK + 300 * HEADER;
+    for seed in 0..200 {
+        let id = pair.server.next_arrival().unwrap().id;
+        pair.server.answer(id, bytes(CHUNK, seed).into(), true);
+        assert!(pair.server.queued() <= most, "{} bytes after {seed} answers", pair.server.queued());
+    }
+    let mut sent = 0;
+    while pair.server.has_queue_room() {
+        pair.server.request(bytes(CHUNK, sent).into(), None, true).unwrap();
+        sent += 1;
+        assert!(sent < 100 && pair.server.queued() <= most);
+    }
+    for (seed, id) in ids.into_iter().enumerate() {
+        assert!(pair.answer(id).unwrap() == bytes(CHUNK, seed as u8), "answer {seed}");
+        assert_eq!(pair.answer(id), Err(Ending::Done));
+    }
+    assert!(pair.server.has_queue_room());
+    pair.assert_server_is_heard(sent);
+}
+
+#[test]
+fn one_way_messages_wait_while_others_are_kept() {
+    let mut pair = Pair::new(CAPACITY, CAPACITY);
+    let mut sent = 0;
+    while pair.server.has_queue_room() {
+        pair.server.request(bytes(1 << 20, sent).into(), None, true).unwrap();
+        sent += 1;
+        assert!(sent <= 4, "{sent} MiB are kept");
+    }
+    // A write that makes no room wakes nobody.
+    let mut place = WaitPlace::default();
+    pair.server.wait(WaitCause::Room { one_way: true }, &mut place, Waker::noop());
+    pair.settle();
+    assert_eq!((pair.server.waiters(), pair.server.take_woken().len()), (1, 0));
+    pair.assert_server_is_heard(sent);
+    assert_eq!((pair.server.waiters(), pair.server.take_woken().len()), (0, 1));
+    assert_eq!(pair.server.kept_one_way, 0);
+}
+
+#[test]
+fn waits_that_are_given_up_leave_no_waker() {
+    let mut pair = Pair::default();
+    let ids = Vec::from_iter((0..8).map(|_| pair.client.request(b"?".into(), None, true).unwrap()));
+    let causes = [WaitCause::Room { one_way: false }, WaitCause::Arrival, WaitCause::Sent];
+    for _ in 0..100 {
+        for cause in causes {
+            let mut place = WaitPlace::default();
+            pair.client.wait(cause, &mut place, Waker::noop());
+            pair.client.wait(cause, &mut place, Waker::noop());
+            assert!(place.is_taken() && pair.client.stop_waiting(&mut place).is_some());
+        }
+    }
+    assert_eq!(pair.client.waiters(), 0);
+    let mut places = causes.map(|cause| {
+        let mut place = WaitPlace::default();
+        pair.client.wait(cause, &mut place, Waker::noop());
+        place
+    });
+    // All are written, which is not what anyone waits for.
+    pair.settle();
+    assert_eq!((pair.client.waiters(), pair.client.take_woken().len()), (3, 0));
+    for id in ids {
+        assert_eq!(pair.arrived().0, id);
+        pair.server.release(id);
+    }
+    pair.settle();
+    assert_eq!((pair.client.waiters(), pair.client.take_woken().len()), (1, 2), "no request arrives");
+    places.iter_mut().for_each(|place| drop(pair.client.stop_waiting(place)));
+    assert_eq!(pair.client.waiters(), 0);
 }
 
 #[test]
