@@ -10,7 +10,7 @@ use test_harness::{Outcome, cases};
 use tokio::io::AsyncWriteExt;
 use tokio::task::{JoinHandle, JoinSet};
 use trespass::connections::ConnectionPool;
-use trespass::mux::{Mux, MuxConfig, MuxError, MuxPool, ProtocolViolation};
+use trespass::mux::{Arrived, Mux, MuxConfig, MuxError, MuxPool, ProtocolViolation};
 use trespass::tokio::Stream;
 
 use super::fixture::Fixture;
@@ -19,7 +19,7 @@ pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
     cases!(suite: answers_come_in_any_order, many_requests_are_in_flight, tasks_share_a_mux,
         requests_share_writes, a_corked_mux_sends_what_a_call_waits_for,
         calls_fail_when_the_runtime_of_the_mux_ends, a_drain_sleeps_until_all_is_taken, small_requests_pass_a_large_one, a_request_ends_at_its_deadline,
-        dropped_waits_lose_nothing, a_dropped_request_is_cancelled, answers_in_parts_wait_for_their_reader,
+        dropped_waits_lose_nothing, parts_follow_a_dropped_wait, a_dropped_request_is_cancelled, answers_in_parts_wait_for_their_reader,
         the_peer_accepts_no_more_than_it_says, one_way_messages_arrive, requests_fail_with_their_connection,
         peers_that_speak_something_else, a_thread_answers_a_task, the_last_handle_ends_the_connection,
         a_pool_hands_out_the_least_loaded_mux);
@@ -293,6 +293,32 @@ fn dropped_waits_lose_nothing(fixture: &Fixture) -> Outcome {
         answers.finish().await.unwrap();
         assert_eq!(pending.next_answer().await.unwrap(), None);
         assert_eq!(client.stats().requests, 1, "those that had no room were not sent");
+    });
+    Ok(())
+}
+
+fn parts_follow_a_dropped_wait(fixture: &Fixture) -> Outcome {
+    const LEN: usize = 1 << 20;
+    async fn until_received(mux: &Mux<Stream>) {
+        while mux.stats().bytes_received < 100_000 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+    fixture.run(async {
+        let (client, server) = muxes(fixture, MuxConfig::new()).await;
+        let mut pending = client.request(pattern(LEN, 1)).await.unwrap();
+        let mut request = server.next_request().await.unwrap().unwrap();
+        until_received(&server).await;
+        assert!(!poll_and_drop(request.bytes()).await, "it is longer than a window");
+        let mut bytes = Vec::new();
+        while request.next_part(&mut bytes).await.unwrap() == Arrived::Part {}
+        assert!(bytes == pattern(LEN, 1));
+        request.answer(bytes).unwrap();
+        until_received(&client).await;
+        assert!(!poll_and_drop(pending.next_answer()).await, "it is longer than a window");
+        let mut answer = Vec::new();
+        while pending.next_part(&mut answer).await.unwrap() == Arrived::Part {}
+        assert!(answer == pattern(LEN, 1));
     });
     Ok(())
 }

@@ -4,9 +4,9 @@ use super::frame::{Capacity, MOST_REQUESTS, WINDOWS};
 
 /// What one side of a [`Mux`](super::Mux) accepts from its peer. The peer keeps to it.
 ///
-/// The engine of a mux holds at most [`max_requests`](Self::max_requests) times
-/// [`window`](Self::window) bytes that the program has not taken, for requests of the peer and
-/// again for answers: 64 MiB each by default, if a peer fills all windows.
+/// Of the requests of the peer, a mux holds at most [`max_requests`](Self::max_requests) times
+/// [`window`](Self::window) bytes that the program has not taken: 64 MiB by default. Of the answers
+/// it holds at most a window for each request that the program has in flight.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct MuxConfig {

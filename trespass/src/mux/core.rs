@@ -7,13 +7,14 @@
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::config::MuxConfig;
 use super::engine::requesting::Found;
 use super::engine::{AnswerRoom, Arrival, CHUNK, Engine, Taken};
 use super::error::MuxError;
 use super::frame::Ending;
+use super::handles::TimeLimit;
 use super::payload::MuxBytes;
 
 /// Bytes that one read takes at most.
@@ -220,7 +221,7 @@ impl State {
     pub(super) fn request(
         &mut self,
         bytes: &mut Option<MuxBytes<'_>>,
-        time: Option<Duration>,
+        deadline: Option<TimeLimit>,
         one_way: bool,
     ) -> Option<Result<u64, MuxError>> {
         if let Some(failure) = &self.failure {
@@ -229,6 +230,8 @@ impl State {
         if !self.engine.can_request() || one_way && !self.engine.has_queue_room() {
             return None;
         }
+        // What a wait for room has left.
+        let time = deadline.map(|deadline| deadline.at.saturating_duration_since(Instant::now()));
         self.engine.request(bytes.take()?, time, one_way).map(Ok)
     }
 
@@ -297,17 +300,15 @@ impl State {
         into: &mut Vec<u8>,
         limit: usize,
     ) -> Option<Result<(), MuxError>> {
-        loop {
-            let arrived = self.next_body_part(id, into)?;
-            if into.len() > limit {
-                return Some(Err(MuxError::TooLong { limit }));
-            }
-            match arrived {
+        while into.len() <= limit {
+            match self.next_body_part(id, into)? {
                 Ok(Arrived::Part) => (),
-                Ok(_) => return Some(Ok(())),
+                Ok(_) if into.len() <= limit => return Some(Ok(())),
+                Ok(_) => break,
                 Err(error) => return Some(Err(error)),
             }
         }
+        Some(Err(MuxError::TooLong { limit }))
     }
 
     /// Sends an answer, once the one before is sent. Empties `bytes` then.
@@ -343,5 +344,28 @@ impl State {
                 Some(Ok(()))
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::frame::{Capacity, HELLO};
+    use super::*;
+
+    #[test]
+    fn a_peer_gets_the_time_that_a_wait_has_left() {
+        let core = Core::new(&MuxConfig::new());
+        let after = Duration::from_secs(60);
+        let limit = TimeLimit { at: Instant::now() + Duration::from_secs(1), after };
+        let (mut batch, hello) = (Vec::new(), Capacity { requests: 1, window: 4096 }.encode());
+        core.with(|state| {
+            state.engine.receive(&hello, Instant::now()).unwrap();
+            state.request(&mut Some(b"?".into()), Some(limit), false).unwrap().unwrap();
+            state.engine.next_batch(&mut batch);
+        });
+        let value = u32::from_le_bytes(batch[HELLO + 4..HELLO + 8].try_into().unwrap());
+        assert!((1..=1000).contains(&value), "{value} ms");
     }
 }

@@ -33,6 +33,7 @@ use waiting::{WaitList, WaitLists};
 pub(super) use answering::{AnswerRoom, Arrival};
 pub(super) use received::Taken;
 pub(super) use sending::CHUNK;
+#[cfg(all(unix, feature = "tokio"))]
 pub(super) use waiting::{WaitCause, WaitPlace};
 
 /// A request of this side.

@@ -17,15 +17,15 @@ pub enum MuxError {
         message: String,
     },
     /// The peer has closed the connection. All requests that have no answer yet fail with this.
-    #[error("the peer has closed the connection of the mux before it answered")]
+    #[error("the peer has closed the connection of the mux")]
     Closed,
     /// The peer sent bytes that no mux sends. The connection is of no further use.
     #[error("the peer breaks the protocol of the mux: {0}")]
     Protocol(#[from] ProtocolViolation),
-    /// The deadline of the request has passed. It was cancelled.
-    #[error("no answer within the {after:?} that the request had")]
+    /// The deadline of the call or of its request has passed. The request was cancelled.
+    #[error("nothing came within the {after:?} that the call or its request had")]
     DeadlinePassed {
-        /// The time that the request had.
+        /// The time that it had.
         after: Duration,
     },
     /// The peer has as many requests as it accepts.
@@ -38,7 +38,8 @@ pub enum MuxError {
     /// The requester has cancelled the request, or its deadline has passed there.
     #[error("the requester has cancelled the request")]
     Cancelled,
-    /// A message is longer than this side accepts in one piece. The request was cancelled.
+    /// A message is longer than this side accepts in one piece. If it is an answer, the request was
+    /// cancelled.
     #[error(
         "a message is longer than {limit} bytes: take it by `next_part`, or raise \
          `MuxConfig::max_message`"

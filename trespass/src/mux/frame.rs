@@ -220,7 +220,7 @@ impl MuxHeader {
 
 /// What data in one frame cost of a window.
 pub(super) fn cost_of(len: usize) -> u64 {
-    (HEADER + len) as u64
+    HEADER as u64 + len as u64
 }
 
 #[cfg(test)]

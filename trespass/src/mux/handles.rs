@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use super::config::MuxConfig;
-use super::core::Core;
+use super::core::{Core, State};
 use super::engine::Arrival;
 use super::error::MuxError;
 use super::payload::MuxBytes;
@@ -152,6 +152,11 @@ impl<S: MuxStream> Mux<S> {
         self.shared.core.with(|state| state.failure.is_none() && state.engine.can_request())
     }
 
+    /// Whether the peer has as many requests as it accepts, and the requests in flight.
+    pub(super) fn load(&self) -> (bool, u32) {
+        self.shared.core.with(|state| (state.engine.is_full(), state.engine.in_flight()))
+    }
+
     /// Why the mux is of no further use, as far as calls know.
     #[must_use]
     pub fn failure(&self) -> Option<MuxError> {
@@ -188,6 +193,14 @@ impl<S: MuxStream> fmt::Debug for Mux<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.shared.fmt(f)
     }
+}
+
+/// Moves the begin of a message behind `into`, which an earlier call has left. Returns whether there
+/// was any.
+pub(super) fn hand_over(partial: &mut Vec<u8>, into: &mut Vec<u8>) -> bool {
+    let has_any = !partial.is_empty();
+    into.append(partial);
+    has_any
 }
 
 /// The time that a request has.
@@ -230,10 +243,12 @@ impl<S: MuxStream> PendingAnswer<S> {
         self.id
     }
 
-    /// Whether something of the next answer, or the end, has arrived by calls on this mux.
+    /// Whether a call would not wait: something of the next answer, or the end, has arrived by calls
+    /// on this mux, or the connection has failed.
     #[must_use]
     pub fn has_arrived(&self) -> bool {
-        self.shared.core.with(|state| state.engine.has_answer(self.id))
+        let arrived = |state: &mut State| state.failure.is_some() || state.engine.has_answer(self.id);
+        self.is_over || self.shared.core.with(arrived)
     }
 
     /// Gives the request up because its deadline has passed.

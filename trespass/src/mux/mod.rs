@@ -84,12 +84,16 @@
 //! any time. Calls fail when its runtime ends (`muxed::calls_fail_when_the_runtime_of_the_mux_ends`).
 //!
 //! The connection is closed when the last handle is dropped: of a [`Mux`], its requests and its
-//! answers. Messages that wait for the peer's credit or room then are lost.
+//! answers. What a corked mux has queued is sent (`muxed::the_last_drop_sends_what_was_corked`).
+//! Messages that wait for the peer's credit or room are lost.
 //!
 //! # Several connections
 //!
 //! A [`MuxPool`] has a mux for each connection of a pool. It hands out the least loaded one, and
 //! connects once all are loaded beyond a number (`muxed::a_pool_hands_out_the_least_loaded_mux`).
+//! Calls meanwhile share a busy one
+//! (`mux::pool::tests::calls_share_a_busy_mux_while_another_connects`). A failed one leaves the pool
+//! (`muxed::a_pool_replaces_failed_muxes_and_passes_full_ones`).
 //!
 //! # Bad peers
 //!

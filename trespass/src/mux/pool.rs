@@ -1,7 +1,7 @@
 //! A mux for each connection of a pool, least loaded first.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use super::config::MuxConfig;
 use super::handles::{Mux, MuxStream};
@@ -22,7 +22,7 @@ struct Muxes<S: MuxStream + Pooled> {
     config: MuxConfig,
     busy: u32,
     open: Mutex<Vec<(Mux<S>, TakenPlace<S>)>>,
-    /// One call connects at a time. The others may find what it has made.
+    /// One call connects at a time. The others share a busy mux meanwhile, or wait for the first.
     connecting: Connecting,
 }
 
@@ -34,8 +34,8 @@ struct Connecting {
 }
 
 impl<S: MuxStream + Pooled> MuxPool<S> {
-    /// A pool of muxes with these limits. While a mux has fewer requests in flight than `busy`, no
-    /// further connection is made.
+    /// A pool of muxes with these limits. While a mux has fewer requests in flight than `busy`, and
+    /// than its peer accepts, no further connection is made.
     pub fn new(connections: ConnectionPool<S>, config: MuxConfig, busy: u32) -> Self {
         let (open, connecting) = (Mutex::default(), Connecting::default());
         Self { shared: Arc::new(Muxes { connections, config, busy, open, connecting }) }
@@ -59,12 +59,14 @@ impl<S: MuxStream + Pooled> Muxes<S> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The mux with the fewest requests in flight. Those that have failed leave the pool.
+    /// The mux with the fewest requests in flight, if possible one on which a request need not wait.
+    /// Those that have failed leave the pool.
     fn least_loaded(&self) -> Option<Mux<S>> {
-        let mut failed = Vec::new();
         let mut open = self.open();
+        // They hold places, also with requests in flight.
+        let mut failed = Vec::from_iter(open.extract_if(.., |(mux, _)| mux.failure().is_some()));
         let least = loop {
-            let Some(at) = (0..open.len()).min_by_key(|at| open[*at].0.in_flight()) else { break None };
+            let Some(at) = (0..open.len()).min_by_key(|at| open[*at].0.load()) else { break None };
             let mux = &open[at].0;
             if mux.in_flight() == 0 {
                 S::look(&mux.shared);
@@ -83,8 +85,9 @@ impl<S: MuxStream + Pooled> Muxes<S> {
     /// A mux that needs no further connection.
     fn choose(&self) -> Option<Mux<S>> {
         let least = self.least_loaded()?;
-        let is_full = self.open().len() >= self.connections.maximum();
-        (is_full || least.in_flight() < self.busy).then_some(least)
+        let (waits, in_flight) = least.load();
+        let is_busy = waits || in_flight >= self.busy;
+        (!is_busy || self.open().len() >= self.connections.maximum()).then_some(least)
     }
 
     /// Adds a connection. If none could be made, a loaded mux serves, too.
@@ -105,7 +108,7 @@ impl<S: MuxStream + Pooled> Muxes<S> {
 /// The call for [`Stream`], which blocks.
 impl MuxPool<Stream> {
     /// Hands out the mux with the fewest requests in flight. If all are busy, and the pool may have
-    /// more connections, it makes one.
+    /// more connections, it makes one, unless another call just does.
     ///
     /// # Errors
     ///
@@ -115,7 +118,14 @@ impl MuxPool<Stream> {
         if let Some(mux) = shared.choose() {
             return Ok(mux);
         }
-        let _turn = shared.connecting.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        let _turn = match shared.connecting.threads.try_lock() {
+            Ok(turn) => turn,
+            Err(TryLockError::Poisoned(turn)) => turn.into_inner(),
+            Err(TryLockError::WouldBlock) => match shared.least_loaded() {
+                Some(mux) => return Ok(mux),
+                None => shared.connecting.threads.lock().unwrap_or_else(PoisonError::into_inner),
+            },
+        };
         match shared.choose() {
             Some(mux) => Ok(mux),
             None => shared.add(shared.connections.get()),
@@ -127,7 +137,8 @@ impl MuxPool<Stream> {
 #[cfg(all(unix, feature = "tokio"))]
 impl MuxPool<crate::tokio::Stream> {
     /// Hands out the mux with the fewest requests in flight. If all are busy, and the pool may have
-    /// more connections, it makes one. A mux belongs to the runtime of the call that has made it.
+    /// more connections, it makes one, unless another call just does. A mux belongs to the runtime
+    /// of the call that has made it.
     ///
     /// # Cancel safety
     ///
@@ -141,7 +152,13 @@ impl MuxPool<crate::tokio::Stream> {
         if let Some(mux) = shared.choose() {
             return Ok(mux);
         }
-        let _turn = shared.connecting.tasks.lock().await;
+        let _turn = match shared.connecting.tasks.try_lock() {
+            Ok(turn) => turn,
+            Err(_) => match shared.least_loaded() {
+                Some(mux) => return Ok(mux),
+                None => shared.connecting.tasks.lock().await,
+            },
+        };
         match shared.choose() {
             Some(mux) => Ok(mux),
             None => shared.add(shared.connections.get().await),
@@ -159,5 +176,40 @@ impl<S: MuxStream + Pooled> fmt::Debug for MuxPool<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let connections = &self.shared.connections;
         f.debug_struct("MuxPool").field("loads", &self.loads()).field("connections", connections).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::thread;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::Listener;
+
+    #[test]
+    fn calls_share_a_busy_mux_while_another_connects() {
+        let listener = Listener::bind("127.0.0.1:0").unwrap();
+        let addr = listener.local_addr().unwrap();
+        let accepting = thread::spawn(move || {
+            [0; 2].map(|_| Mux::over(listener.accept().unwrap().0, &MuxConfig::new()).unwrap())
+        });
+        let connections = ConnectionPool::<Stream>::builder(addr).maximum(2).build().unwrap();
+        let pool = MuxPool::new(connections, MuxConfig::new(), 1);
+        let first = pool.get().unwrap();
+        let pending = first.request(b"?").unwrap();
+        let connecting = pool.shared.connecting.threads.lock().unwrap();
+        let (tell, told) = mpsc::channel();
+        let calling = thread::spawn({
+            let pool = pool.clone();
+            move || tell.send(pool.get().unwrap().in_flight()).unwrap()
+        });
+        let found = told.recv_timeout(Duration::from_secs(20));
+        assert_eq!(found, Ok(1), "the busy one, without a wait");
+        calling.join().unwrap();
+        drop(connecting);
+        assert_eq!(pool.get().unwrap().in_flight(), 0);
+        drop((pending, accepting.join().unwrap()));
     }
 }

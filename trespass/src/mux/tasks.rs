@@ -14,7 +14,7 @@ use ::tokio::io::ReadBuf;
 use super::core::{Arrived, State, Wire};
 use super::engine::{WaitCause, WaitPlace};
 use super::error::MuxError;
-use super::handles::{Answers, Mux, PendingAnswer, Request, Sealed, Shared, TimeLimit};
+use super::handles::{Answers, Mux, PendingAnswer, Request, Sealed, Shared, TimeLimit, hand_over};
 use super::payload::MuxBytes;
 use crate::tokio::Stream;
 
@@ -207,10 +207,10 @@ impl Mux<Stream> {
         deadline: Option<TimeLimit>,
         one_way: bool,
     ) -> Result<u64, MuxError> {
-        let (mut bytes, time) = (Some(bytes), deadline.map(|deadline| deadline.after));
+        let mut bytes = Some(bytes);
         let begun = self
             .shared
-            .wait_for(WaitCause::Room { one_way }, |state| state.request(&mut bytes, time, one_way));
+            .wait_for(WaitCause::Room { one_way }, |state| state.request(&mut bytes, deadline, one_way));
         match (within(deadline, begun).await, deadline) {
             (Some(begun), _) => begun,
             (None, Some(deadline)) => Err(deadline.passed()),
@@ -340,6 +340,9 @@ impl PendingAnswer<Stream> {
         if self.is_over {
             return Ok(Arrived::End);
         }
+        if hand_over(&mut self.partial, into) {
+            return Ok(Arrived::Part);
+        }
         let id = self.id;
         let found = self.shared.wait_for(WaitCause::Answer(id), |state| state.next_part(id, into));
         match within(self.deadline, found).await {
@@ -377,6 +380,9 @@ impl Request<Stream> {
     ///
     /// The peer has cancelled the request, or the connection has failed.
     pub async fn next_part(&mut self, into: &mut Vec<u8>) -> Result<Arrived, MuxError> {
+        if hand_over(&mut self.partial, into) {
+            return Ok(Arrived::Part);
+        }
         let id = self.arrival.id;
         let found = self.shared.wait_for(WaitCause::Change(id), |state| state.next_body_part(id, into));
         found.await

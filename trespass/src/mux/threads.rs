@@ -11,11 +11,14 @@ use std::time::{Duration, Instant};
 use super::config::MuxConfig;
 use super::core::{Arrived, Core, State, Wire};
 use super::error::MuxError;
-use super::handles::{Answers, Mux, PendingAnswer, Request, Sealed, Shared, TimeLimit};
+use super::handles::{Answers, Mux, PendingAnswer, Request, Sealed, Shared, TimeLimit, hand_over};
 use super::payload::MuxBytes;
 use crate::Stream;
 use crate::session::connection::{Connection, Refused};
 use crate::session::readiness::Until;
+
+/// Moves of bytes between two reads of the clock.
+const ROUNDS_PER_CLOCK_READ: u32 = 16;
 
 impl Wire for &mut Connection {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
@@ -45,6 +48,11 @@ impl Sealed for Stream {
         if let Err(error) = shared.wait_until(Until::Now, &mut |_| false) {
             shared.core.fail(error);
         }
+    }
+
+    fn closed(shared: &Shared<Self>) {
+        shared.core.cork(false);
+        shared.after_queueing();
     }
 
     fn send_queued(shared: &Shared<Self>) {
@@ -79,11 +87,18 @@ impl Shared<Stream> {
             self.after_queueing();
             return Ok(true);
         }
-        self.exchange(until, &mut |mut connection| {
+        let (mut rounds, mut found) = (0_u32, true);
+        let in_time = self.exchange(until, &mut |mut connection| {
             loop {
                 let moved = core.pump(&mut connection);
                 if look(core) {
                     core.write(&mut connection);
+                    return Ok(());
+                }
+                // A peer that goes on sending does not keep a call beyond its time.
+                rounds += 1;
+                if rounds % ROUNDS_PER_CLOCK_READ == 0 && until.is_over() {
+                    found = false;
                     return Ok(());
                 }
                 if !moved && !core.can_write() {
@@ -92,7 +107,8 @@ impl Shared<Stream> {
                 // What was read and written makes room, of which no event tells.
                 connection.progress();
             }
-        })
+        })?;
+        Ok(in_time && found)
     }
 
     /// The same for a look at the state that finds a value. `None` means that the time is over.
@@ -170,9 +186,9 @@ impl Mux<Stream> {
         deadline: Option<TimeLimit>,
         one_way: bool,
     ) -> Result<u64, MuxError> {
-        let (mut bytes, time) = (Some(bytes), deadline.map(|deadline| deadline.after));
+        let mut bytes = Some(bytes);
         let begun =
-            self.shared.wait_for(until(deadline), |state| state.request(&mut bytes, time, one_way))?;
+            self.shared.wait_for(until(deadline), |state| state.request(&mut bytes, deadline, one_way))?;
         match (begun, deadline) {
             (Some(id), _) => Ok(id),
             (None, Some(deadline)) => Err(deadline.passed()),
@@ -282,10 +298,9 @@ impl Request<Stream> {
     ///
     /// The peer has cancelled the request, it is too long, or the connection has failed.
     pub fn bytes(&mut self) -> Result<Vec<u8>, MuxError> {
-        let (id, limit) = (self.arrival.id, self.shared.core.max_message());
-        let mut bytes = std::mem::take(&mut self.partial);
-        self.shared.wait_for(Until::Event, |state| state.next_body(id, &mut bytes, limit))?;
-        Ok(bytes)
+        let (id, limit, partial) = (self.arrival.id, self.shared.core.max_message(), &mut self.partial);
+        self.shared.wait_for(Until::Event, |state| state.next_body(id, partial, limit))?;
+        Ok(std::mem::take(&mut self.partial))
     }
 
     /// Waits for bytes of the request, and appends them. A part may have any size.
@@ -294,6 +309,9 @@ impl Request<Stream> {
     ///
     /// The peer has cancelled the request, or the connection has failed.
     pub fn next_part(&mut self, into: &mut Vec<u8>) -> Result<Arrived, MuxError> {
+        if hand_over(&mut self.partial, into) {
+            return Ok(Arrived::Part);
+        }
         let id = self.arrival.id;
         let found = self.shared.wait_for(Until::Event, |state| state.next_body_part(id, into))?;
         found.ok_or(MuxError::Closed)

@@ -23,7 +23,9 @@ pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
         a_slow_reader_of_answers_holds_up_nobody, the_peer_accepts_no_more_than_it_says,
         requests_fail_with_their_connection, a_killed_connection_fails_all_requests,
         peers_that_speak_something_else, messages_that_are_too_long, muxes_leave_nothing_behind,
-        a_pool_hands_out_the_least_loaded_mux);
+        a_pool_hands_out_the_least_loaded_mux, a_pool_replaces_failed_muxes_and_passes_full_ones,
+        the_last_drop_sends_what_was_corked,
+        a_flood_does_not_outlast_a_deadline);
 }
 
 /// A client and a server. The second is of the accepting end.
@@ -406,7 +408,8 @@ fn requests_fail_with_their_connection(fixture: &Fixture) -> Outcome {
     let mut part = Vec::new();
     begun.next_part(&mut part).unwrap();
     drop((begun, server));
-    for pending in pending {
+    for (at, pending) in pending.into_iter().enumerate() {
+        assert!(at == 0 || client.failure().is_none() || pending.has_arrived(), "it would not wait");
         let error = pending.wait().unwrap_err();
         let expected = [ErrorKind::UnexpectedEof, ErrorKind::ConnectionReset, ErrorKind::BrokenPipe];
         let is_of_peer = matches!(error, MuxError::Unanswered);
@@ -468,6 +471,11 @@ fn messages_that_are_too_long(fixture: &Fixture) -> Outcome {
     let serving = thread::spawn(move || {
         let error = request.bytes().unwrap_err();
         assert!(matches!(error, MuxError::TooLong { limit: 100_000 }), "{error}");
+        let error = request.bytes().unwrap_err();
+        assert!(matches!(error, MuxError::TooLong { limit: 100_000 }), "again: {error}");
+        let mut bytes = Vec::new();
+        while request.next_part(&mut bytes).unwrap() == Arrived::Part {}
+        assert!(bytes == pattern(100_001, 1), "parts have no limit");
         request.answer(pattern(100_001, 2)).unwrap();
         echo(&server);
     });
@@ -578,5 +586,74 @@ fn a_pool_hands_out_the_least_loaded_mux(fixture: &Fixture) -> Outcome {
     assert_eq!((stats.made, stats.open, stats.evicted), (4, 1, 3), "{stats:?}");
     assert_eq!(pool.loads(), [0]);
     accepting.join().unwrap();
+    Ok(())
+}
+
+fn a_pool_replaces_failed_muxes_and_passes_full_ones(fixture: &Fixture) -> Outcome {
+    let (listener, addr) = fixture.listener();
+    let (tell, told) = mpsc::channel();
+    let accepting = thread::spawn(move || {
+        for _ in 0..3 {
+            let config = MuxConfig::new().max_requests(2);
+            tell.send(Mux::over(listener.accept().unwrap().0, &config).unwrap()).unwrap();
+        }
+    });
+    let config = fixture.builder().build().unwrap();
+    let connections = ConnectionPool::builder(addr).config(config).maximum(2).build().unwrap();
+    let pool = MuxPool::new(connections, MuxConfig::new(), 100);
+    let doomed = pool.get().unwrap();
+    let pending = [ask(&doomed, b"?"), ask(&doomed, b"?")];
+    let other = pool.get().unwrap();
+    assert_eq!(pool.loads(), [2, 0], "a request on the first one would wait");
+    let others = [ask(&other, b"?"), ask(&other, b"?")];
+    // The failed one has as many requests as the other.
+    drop(told.recv().unwrap());
+    for pending in pending {
+        pending.wait().unwrap_err();
+    }
+    assert!(doomed.failure().is_some());
+    drop(doomed);
+    let third = pool.get().unwrap();
+    assert_eq!((third.in_flight(), pool.loads().len(), pool.connections().stats().made), (0, 2, 3));
+    accepting.join().unwrap();
+    drop((others, told));
+    Ok(())
+}
+
+fn the_last_drop_sends_what_was_corked(fixture: &Fixture) -> Outcome {
+    let (client, server) = muxes(fixture);
+    let serving = thread::spawn(move || {
+        next(&server).answer(b"").unwrap();
+        next(&server).bytes().unwrap()
+    });
+    ask(&client, b"the peers know each other").wait().unwrap();
+    client.set_cork(true);
+    client.send_one_way(b"corked").unwrap();
+    drop(client);
+    assert_eq!(serving.join().unwrap(), b"corked");
+    Ok(())
+}
+
+/// The peer sends credit of a request that has ended, which is ignored.
+fn a_flood_does_not_outlast_a_deadline(fixture: &Fixture) -> Outcome {
+    let (client, mut flood) = fixture.streams();
+    let client = Mux::over(client, &MuxConfig::new()).unwrap();
+    let flooding = thread::spawn(move || {
+        let mut begin = b"trespmux\x01\0\0\0\x01\0\0\0\0\0\x01\0\0\0\0\0".to_vec();
+        begin.extend([1, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        flood.write_all(&begin)?;
+        let credit = [4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0].repeat(10_000);
+        let end = Instant::now() + LONG;
+        while Instant::now() < end {
+            flood.write_all(&credit)?;
+        }
+        std::io::Result::Ok(())
+    });
+    drop(next(&client));
+    let error = client.next_request_within(Duration::from_millis(20)).unwrap_err();
+    assert!(matches!(error, MuxError::DeadlinePassed { .. }), "{error}");
+    assert!(!flooding.is_finished(), "the call has waited for the end of the flood");
+    drop(client);
+    flooding.join().unwrap().unwrap_err();
     Ok(())
 }

@@ -5,6 +5,7 @@ use std::mem;
 
 use super::super::error::ProtocolViolation;
 use super::super::frame::{HEADER, LAST, MESSAGE_END, MuxHeader};
+use super::CHUNK;
 
 /// What a take has found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,8 +81,8 @@ impl Inbox {
     /// Takes bytes of the frame.
     pub(super) fn arrived(&mut self, bytes: &[u8]) {
         if self.bytes.is_empty() && self.bytes.capacity() == 0 {
-            // Most messages have one frame.
-            self.bytes.reserve_exact(self.expected);
+            // Most messages have one frame. The peer says its length.
+            self.bytes.reserve_exact(self.expected.min(CHUNK));
         }
         self.bytes.extend_from_slice(bytes);
         self.open += bytes.len();
@@ -98,6 +99,11 @@ impl Inbox {
         } else if ends {
             self.lengths.push_back(mem::take(&mut self.open));
         }
+    }
+
+    /// Whether a part of a message has arrived, and not its end.
+    pub(super) fn in_message(&self) -> bool {
+        self.in_message
     }
 
     #[cfg(test)]

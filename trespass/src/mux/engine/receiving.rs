@@ -112,7 +112,14 @@ impl Engine {
                 Some(request) if !request.is_cancelled => request.answers.begin(header)?,
                 _ => self.parser.ignored = true,
             },
-            Purpose::Close => self.end_own(id, Ending::of(header.value)),
+            Purpose::Close => {
+                let ending = Ending::of(header.value);
+                let is_cut = self.own_requests.get(&id).is_some_and(|request| request.answers.in_message());
+                if ending == Ending::Done && is_cut {
+                    return Err(state(header));
+                }
+                self.end_own(id, ending);
+            }
             Purpose::Cancel => self.cancelled(id),
             _ => self.credit(header)?,
         }

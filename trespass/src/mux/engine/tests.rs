@@ -11,7 +11,8 @@ use super::super::frame::{Capacity, Ending, HEADER, LAST, MESSAGE_END, MuxHeader
 use super::answering::AnswerRoom;
 use super::requesting::Found;
 use super::sending::QUEUED;
-use super::{CHUNK, Engine, Taken, WaitCause, WaitPlace};
+use super::waiting::{WaitCause, WaitPlace};
+use super::{CHUNK, Engine, Taken};
 
 const CAPACITY: Capacity = Capacity { requests: 8, window: 8192 };
 
@@ -443,6 +444,7 @@ fn peers_that_break_the_protocol_are_refused() {
     state(begin().frame(Purpose::Answer, 0, 0, b"a part").frame(Purpose::Answer, LAST, 0, b""));
     state(begin().frame(Purpose::Answer, LAST, 0, b"without its end"));
     state(begin().frame(Purpose::Close, 0, 7, b""));
+    state(begin().frame(Purpose::Answer, 0, 0, b"a part").frame(Purpose::Close, 0, 0, b""));
     let beyond = begin().frame(Purpose::Answer, WHOLE, 0, &[0; 8192]).refused();
     assert!(matches!(beyond, ProtocolViolation::Window { id: 0, cost: 8212, left: 8192 }), "{beyond}");
     let beyond = begin().credit(Purpose::RequestCredit, 0, 1 << 30).refused();
