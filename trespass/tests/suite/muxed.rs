@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use test_harness::{Outcome, cases};
+use trespass::Stream;
 use trespass::connections::ConnectionPool;
 use trespass::mux::{Arrived, Mux, MuxConfig, MuxError, MuxPool, PendingAnswer, ProtocolViolation, Request};
 
@@ -599,7 +600,7 @@ fn a_pool_replaces_failed_muxes_and_passes_full_ones(fixture: &Fixture) -> Outco
         }
     });
     let config = fixture.builder().build().unwrap();
-    let connections = ConnectionPool::builder(addr).config(config).maximum(2).build().unwrap();
+    let connections = ConnectionPool::<Stream>::builder(addr).config(config).maximum(2).build().unwrap();
     let pool = MuxPool::new(connections, MuxConfig::new(), 100);
     let doomed = pool.get().unwrap();
     let pending = [ask(&doomed, b"?"), ask(&doomed, b"?")];
