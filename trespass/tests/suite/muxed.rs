@@ -594,8 +594,8 @@ fn a_pool_replaces_failed_muxes_and_passes_full_ones(fixture: &Fixture) -> Outco
     let (listener, addr) = fixture.listener();
     let (tell, told) = mpsc::channel();
     let accepting = thread::spawn(move || {
-        for _ in 0..3 {
-            let config = MuxConfig::new().max_requests(2);
+        for most in [3, 2, 2] {
+            let config = MuxConfig::new().max_requests(most);
             tell.send(Mux::over(listener.accept().unwrap().0, &config).unwrap()).unwrap();
         }
     });
@@ -603,11 +603,11 @@ fn a_pool_replaces_failed_muxes_and_passes_full_ones(fixture: &Fixture) -> Outco
     let connections = ConnectionPool::<Stream>::builder(addr).config(config).maximum(2).build().unwrap();
     let pool = MuxPool::new(connections, MuxConfig::new(), 100);
     let doomed = pool.get().unwrap();
-    let pending = [ask(&doomed, b"?"), ask(&doomed, b"?")];
+    let pending = [ask(&doomed, b"?"), ask(&doomed, b"?"), ask(&doomed, b"?")];
     let other = pool.get().unwrap();
-    assert_eq!(pool.loads(), [2, 0], "a request on the first one would wait");
+    assert_eq!(pool.loads(), [3, 0], "a request on the first one would wait");
     let others = [ask(&other, b"?"), ask(&other, b"?")];
-    // The failed one has as many requests as the other.
+    // The failed one has more requests than the other, and still leaves.
     drop(told.recv().unwrap());
     for pending in pending {
         pending.wait().unwrap_err();
