@@ -9,7 +9,7 @@
 //! The two sides are processes over the software device, and each kind has its own two, so that a
 //! process has the descriptors of one kind. The kinds are measured in turns. A row has the rate of
 //! each, its ratio to `trespass::tokio`, and the ratio of two halves of its rounds as the noise. A row
-//! for which the process may not have enough descriptors is not measured, and says so.
+//! for which the process may not have enough descriptors is printed with that reason, unmeasured.
 
 mod common;
 
@@ -41,7 +41,7 @@ const ASKS: &str = "TRESPASS_BENCH_ASKS";
 /// Descriptors of a connection, at most: a task of tokio has the socket, the completion channel, the
 /// set of events, and an eighth of a waker.
 const DESCRIPTORS: [usize; 2] = [25, 8];
-/// Those of a process besides.
+/// Descriptors of a process that belong to no connection.
 const FURTHER_DESCRIPTORS: usize = 100;
 
 fn main() {

@@ -62,8 +62,8 @@ impl SignalQueuePair {
     }
 }
 
-// SAFETY: the halves are those of the extended pair from which the value was made, and nothing else
-// has them.
+// SAFETY: the halves come from the extended pair of which the value was made, and nothing else has
+// them.
 unsafe impl WholePair for SignalQueuePair {}
 
 impl QueuePair for SignalQueuePair {
@@ -120,7 +120,7 @@ pub struct SignalGuard<'queue> {
     refused: Option<PostSendError>,
 }
 
-// SAFETY: the list is that of the queue, and the guard posts or drops it. Requests of libibverbs need
+// SAFETY: the list comes from the queue, and the guard posts or drops it. Requests of libibverbs need
 // nothing further.
 unsafe impl<'queue> VendorList<'queue> for SignalGuard<'queue> {
     #[inline(always)]

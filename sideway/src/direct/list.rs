@@ -139,7 +139,7 @@ impl<'guard, G> WorkRequestHandle<'guard, G> {
     /// request of the vendor's.
     ///
     /// The destination is not among these. If `setup_ud_address` or `setup_xrc_srqn` was called, the
-    /// vendor's request does not have it. A vendor whose requests name destinations sets them by its
+    /// vendor's request goes without it. A vendor whose requests name destinations sets them by its
     /// own trait, and keeps them in the guard.
     #[inline(always)]
     pub fn into_parts<'queue>(self) -> (&'guard mut G, u64, WorkRequestFlags)
@@ -200,7 +200,7 @@ pub fn set_overwrites_when_full(queue: &mut ExtendedSendQueue) {
 }
 
 /// Calls a vendor's function that changes a pair. During the call no list of send requests is open,
-/// and no other thread changes the pair's state or attributes. Receives may be posted meanwhile.
+/// and no other thread changes the pair's state or attributes. During it, receives may be posted.
 ///
 /// `change` must not change or query the pair by its [control](SendQueue::control) (`state`, for
 /// example): these calls wait for its end, and would wait for ever.

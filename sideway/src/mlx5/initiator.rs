@@ -197,8 +197,8 @@ pub struct DcInitiator {
     receive: ReceiveQueue,
 }
 
-// SAFETY: the halves are those of the extended pair from which the value was made, and nothing else
-// has them.
+// SAFETY: the halves come from the extended pair of which the value was made, and nothing else has
+// them.
 unsafe impl WholePair for DcInitiator {}
 
 impl QueuePair for DcInitiator {
@@ -344,7 +344,7 @@ impl<'guard, 'queue> WorkRequestHandle<'guard, DcPostSendGuard<'queue>> {
     }
 }
 
-// SAFETY: the list is that of the queue, and the guard posts or drops it. `append_with` sets the
+// SAFETY: the list comes from the queue, and the guard posts or drops it. `append_with` sets the
 // address, or refuses the request. A DC initiator has no operation without a buffer.
 unsafe impl<'queue> VendorList<'queue> for DcPostSendGuard<'queue> {
     #[inline(always)]

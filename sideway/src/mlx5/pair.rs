@@ -31,8 +31,8 @@ impl DirectQueuePair {
     }
 }
 
-// SAFETY: the halves are those of the extended pair from which the value was made, and nothing else
-// has them.
+// SAFETY: the halves come from the extended pair of which the value was made, and nothing else has
+// them.
 unsafe impl WholePair for DirectQueuePair {}
 
 impl QueuePair for DirectQueuePair {
@@ -94,7 +94,7 @@ impl<'queue> HasDirectState<'queue> for DirectPostSendGuard<'queue> {
     }
 }
 
-// SAFETY: the list is that of the queue, and the guard posts or drops it. Requests of libibverbs need
+// SAFETY: the list comes from the queue, and the guard posts or drops it. Requests of libibverbs need
 // nothing further.
 unsafe impl<'queue> VendorList<'queue> for DirectPostSendGuard<'queue> {
     #[inline(always)]

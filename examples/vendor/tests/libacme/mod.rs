@@ -20,7 +20,7 @@ use sideway::sys::{Verbs, verbs};
 /// The highest pace in Mbit/s.
 pub(crate) const MAX_PACE: u32 = 100_000;
 
-/// What the library keeps for a pair. A C library would have it behind its `ibv_qp_ex`.
+/// What the library keeps for a pair. A C library would store it behind its `ibv_qp_ex`.
 #[repr(C)]
 struct AcmePair {
     /// First, so that a pointer to it is one to the whole.
