@@ -20,7 +20,7 @@ use super::payload::MuxBytes;
 /// Bytes that one read takes at most.
 const INPUT: usize = 64 << 10;
 /// Reads of one [`Core::pump`], so that its caller looks for what it waits for.
-const MOST_READS: usize = 8;
+const MOST_READS: usize = 2;
 /// Queued bytes that are sent although the mux is corked.
 const CORKED: usize = 4 * CHUNK;
 
@@ -256,6 +256,9 @@ impl State {
         limit: usize,
     ) -> Option<Result<bool, MuxError>> {
         loop {
+            if self.failure.is_none() && !self.engine.must_take_answer(id) {
+                return None;
+            }
             let arrived = self.next_part(id, into)?;
             if into.len() > limit {
                 self.engine.cancel(id);
@@ -301,6 +304,9 @@ impl State {
         limit: usize,
     ) -> Option<Result<(), MuxError>> {
         while into.len() <= limit {
+            if self.failure.is_none() && !self.engine.must_take_body(id) {
+                return None;
+            }
             match self.next_body_part(id, into)? {
                 Ok(Arrived::Part) => (),
                 Ok(_) if into.len() <= limit => return Some(Ok(())),

@@ -17,6 +17,7 @@ pub(super) mod requesting;
 mod sending;
 #[cfg(test)]
 mod tests;
+mod turns;
 mod waiting;
 
 use std::collections::{HashMap, VecDeque};
@@ -28,6 +29,7 @@ use super::stats::MuxStats;
 use received::Inbox;
 use receiving::Parser;
 use sending::Outbox;
+use turns::{Turn, Turns};
 use waiting::{WaitList, WaitLists};
 
 pub(super) use answering::{AnswerRoom, Arrival};
@@ -62,13 +64,6 @@ struct PeerRequest {
     waker: Option<Waker>,
 }
 
-/// A message whose turn will come.
-#[derive(Clone, Copy, Debug)]
-enum Turn {
-    Request(u64),
-    Answer(u64),
-}
-
 /// One side of a connection.
 #[derive(Debug)]
 pub(super) struct Engine {
@@ -82,7 +77,7 @@ pub(super) struct Engine {
     unsent_ends: u32,
     /// The same for those that were refused.
     unsent_refusals: u32,
-    turns: VecDeque<Turn>,
+    turns: Turns,
     own_requests: HashMap<u64, OwnRequest>,
     next_id: u64,
     /// Requests of this side that the peer has not ended.
@@ -108,7 +103,7 @@ impl Engine {
             out: own.encode().to_vec(),
             unsent_ends: 0,
             unsent_refusals: 0,
-            turns: VecDeque::new(),
+            turns: Turns::default(),
             own_requests: HashMap::new(),
             next_id: 0,
             in_flight: 0,

@@ -46,6 +46,13 @@ impl Engine {
         Some(taken)
     }
 
+    /// Whether [`take_body`](Self::take_body) would help one that waits for the whole request.
+    pub(in super::super) fn must_take_body(&self, id: u64) -> bool {
+        self.peer_requests
+            .get(&id)
+            .is_none_or(|request| request.is_cancelled || request.body.must_be_taken(self.own.window))
+    }
+
     /// Whether the requester has given a request up.
     pub(in super::super) fn is_cancelled(&self, id: u64) -> bool {
         self.answer_room(id) == AnswerRoom::Cancelled
@@ -82,8 +89,8 @@ impl Engine {
             if is_last {
                 self.remove_peers(id);
             }
-        } else if request.answers.can_send() && !std::mem::replace(&mut request.answers.is_listed, true) {
-            self.turns.push_back(Turn::Answer(id));
+        } else {
+            self.turns.add(Turn::Answer(id), &mut request.answers);
         }
     }
 

@@ -2,10 +2,13 @@
 
 use super::super::frame::Purpose;
 use super::sending::QUEUED;
-use super::{CHUNK, Engine, Turn};
+use super::turns::Turn;
+use super::{CHUNK, Engine};
 
 /// The bytes after which a batch takes no further turn.
 const BATCH: usize = 128 << 10;
+/// Those of messages in their first turn, while others wait.
+const FIRST_SHARE: usize = 32 << 10;
 /// The bytes of unsent one-way messages, outside `out`, after which further ones wait.
 const KEPT_ONE_WAY: usize = 4 << 20;
 
@@ -33,18 +36,17 @@ impl Engine {
         self.out.len()
     }
 
-    /// Fills an empty batch: queued frames first, then chunks of long messages in turn, at least
-    /// one. Ask for the next batch when this one is sent, so that requests share it meanwhile.
+    /// Fills an empty batch: queued frames first, then chunks of long messages, at least one of
+    /// those in their first turn and one of the others. Ask for the next batch when this one is
+    /// sent, so that requests share it meanwhile.
     pub(in super::super) fn next_batch(&mut self, batch: &mut Vec<u8>) {
         debug_assert!(batch.is_empty());
         std::mem::swap(batch, &mut self.out);
-        let first = batch.len();
-        while let Some(turn) = self.turns.pop_front() {
-            self.take_turn(turn, batch);
-            if batch.len() >= BATCH && batch.len() > first {
-                break;
-            }
-        }
+        let begin = batch.len();
+        let first = if self.turns.has_later() { BATCH.min(begin + FIRST_SHARE) } else { BATCH };
+        self.take_turns(true, first.max(begin + 1), batch);
+        self.take_turns(false, BATCH.max(batch.len() + 1), batch);
+        self.take_turns(true, BATCH, batch);
         // The peer may have read the batch before this is called again.
         (self.unsent_ends, self.unsent_refusals) = (0, 0);
         if !batch.is_empty() {
@@ -54,8 +56,17 @@ impl Engine {
         self.wake_senders();
     }
 
-    /// Sends a chunk. If there is more to send, its turn comes again.
-    fn take_turn(&mut self, turn: Turn, batch: &mut Vec<u8>) {
+    /// Sends chunks until a batch has `limit` bytes.
+    fn take_turns(&mut self, are_first: bool, limit: usize, batch: &mut Vec<u8>) {
+        while batch.len() < limit
+            && let Some(turn) = self.turns.next(are_first)
+        {
+            self.take_turn(turn, limit, batch);
+        }
+    }
+
+    /// Sends chunks of a message in its turn. If there is more to send, it goes on later.
+    fn take_turn(&mut self, turn: Turn, limit: usize, batch: &mut Vec<u8>) {
         let (outbox, waker, id, purpose, one_way) = match turn {
             Turn::Request(id) => match self.own_requests.get_mut(&id) {
                 Some(request) => (&mut request.body, None, id, Purpose::RequestData, request.one_way),
@@ -67,25 +78,21 @@ impl Engine {
             },
         };
         outbox.is_listed = false;
-        if !outbox.can_send() {
-            return;
-        }
-        self.stats.frames_sent += 1;
         let kept = outbox.kept();
-        let is_last = outbox.send_chunk(purpose, id, batch);
-        if one_way && is_last.is_some() {
-            self.kept_one_way -= kept;
-        }
-        if outbox.can_send() {
-            outbox.is_listed = true;
-            self.turns.push_back(turn);
-        }
-        if let (Some(is_last), Some(waker)) = (is_last, waker) {
-            self.woken.extend(waker.take());
-            if is_last {
-                self.remove_peers(id);
+        while batch.len() < limit && outbox.can_send() && outbox.turn.goes_on() {
+            self.stats.frames_sent += 1;
+            if let Some(is_last) = outbox.send_chunk(purpose, id, batch) {
+                if one_way {
+                    self.kept_one_way -= kept;
+                }
+                self.woken.extend(waker.and_then(Option::take));
+                if is_last && matches!(turn, Turn::Answer(_)) {
+                    self.remove_peers(id);
+                }
+                return;
             }
         }
+        self.turns.add(turn, outbox);
     }
 }
 

@@ -7,6 +7,9 @@ use super::super::error::ProtocolViolation;
 use super::super::frame::{HEADER, LAST, MESSAGE_END, MuxHeader};
 use super::CHUNK;
 
+/// The first room for a message of several frames.
+const LONG: usize = 4 * CHUNK;
+
 /// What a take has found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Taken {
@@ -38,6 +41,8 @@ pub(super) struct Inbox {
     ends_message: bool,
     /// Bytes of the current frame that have not arrived.
     expected: usize,
+    /// Another frame of the message follows it.
+    continues: bool,
     /// What the peer may still send, headers included.
     credit: u64,
     /// What has arrived, or is arriving, for which the peer has no credit again.
@@ -55,6 +60,7 @@ impl Inbox {
             ended: false,
             ends_message: false,
             expected: 0,
+            continues: false,
             credit: window,
             charged: 0,
         }
@@ -75,6 +81,7 @@ impl Inbox {
             return Err(ProtocolViolation::State { kind: header.purpose as u8, id });
         }
         self.expected = header.len as usize;
+        self.continues = !header.has(MESSAGE_END);
         Ok(())
     }
 
@@ -82,7 +89,7 @@ impl Inbox {
     pub(super) fn arrived(&mut self, bytes: &[u8]) {
         if self.bytes.is_empty() && self.bytes.capacity() == 0 {
             // Most messages have one frame. The peer says its length.
-            self.bytes.reserve_exact(self.expected.min(CHUNK));
+            self.bytes.reserve_exact(if self.continues { LONG } else { self.expected.min(CHUNK) });
         }
         self.bytes.extend_from_slice(bytes);
         self.open += bytes.len();
@@ -114,6 +121,12 @@ impl Inbox {
     /// The bytes that the program has not taken, and the headers of ended messages.
     pub(super) fn waiting(&self) -> usize {
         self.bytes.len() - self.start + self.lengths.len() * HEADER
+    }
+
+    /// Whether one that waits for a whole message should take what has arrived: the rest needs the
+    /// room, or none follows. Otherwise the message would be copied part by part.
+    pub(super) fn must_be_taken(&self, window: u64) -> bool {
+        self.ended || !self.lengths.is_empty() || self.waiting() as u64 >= window / 2
     }
 
     /// Whether a take would find anything.

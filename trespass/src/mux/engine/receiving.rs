@@ -146,9 +146,7 @@ impl Engine {
         if !outbox.add_credit(header.value) {
             return Err(ProtocolViolation::Credit { id });
         }
-        if outbox.can_send() && !std::mem::replace(&mut outbox.is_listed, true) {
-            self.turns.push_back(turn);
-        }
+        self.turns.add(turn, outbox);
         Ok(())
     }
 

@@ -67,10 +67,7 @@ impl Engine {
 
     fn push_body(&mut self, body: &mut Outbox, header: MuxHeader, bytes: MuxBytes<'_>) {
         body.push(header, bytes, &mut self.out);
-        if body.can_send() {
-            body.is_listed = true;
-            self.turns.push_back(Turn::Request(header.id));
-        }
+        self.turns.add(Turn::Request(header.id), body);
     }
 
     /// Takes what has arrived of the next answer. The end removes the request, so that it is found
@@ -103,6 +100,13 @@ impl Engine {
     /// Whether [`take_answer`](Self::take_answer) would find anything.
     pub(in super::super) fn has_answer(&self, id: u64) -> bool {
         self.own_requests.get(&id).is_none_or(|request| request.ending.is_some() || request.answers.has_any())
+    }
+
+    /// The same for one that waits for a whole answer.
+    pub(in super::super) fn must_take_answer(&self, id: u64) -> bool {
+        self.own_requests.get(&id).is_none_or(|request| {
+            request.is_cancelled || request.ending.is_some() || request.answers.must_be_taken(self.own.window)
+        })
     }
 
     /// Wakes a task when something of the answers arrives.

@@ -2,6 +2,7 @@
 
 use super::super::frame::{HEADER, LAST, MESSAGE_END, MuxHeader, Purpose, WINDOWS, cost_of};
 use super::super::payload::MuxBytes;
+use super::turns::TurnState;
 
 /// The data of a frame, at most: what others wait for when it is their turn.
 pub(crate) const CHUNK: usize = 16 << 10;
@@ -17,13 +18,21 @@ pub(super) struct Outbox {
     /// Nothing follows the message.
     is_last: bool,
     credit: u64,
-    /// Its turn will come.
+    /// It is among those whose turn will come.
     pub(super) is_listed: bool,
+    pub(super) turn: TurnState,
 }
 
 impl Outbox {
     pub(super) fn new(window: u64) -> Self {
-        Self { message: None, sent: 0, is_last: false, credit: window, is_listed: false }
+        Self {
+            message: None,
+            sent: 0,
+            is_last: false,
+            credit: window,
+            is_listed: false,
+            turn: TurnState::new(),
+        }
     }
 
     /// Whether it takes another message.
@@ -62,6 +71,7 @@ impl Outbox {
         }
         self.message = Some(bytes.into_kept());
         self.sent = 0;
+        self.turn = TurnState::new();
         self.is_last = header.has(LAST);
     }
 
@@ -75,8 +85,7 @@ impl Outbox {
         self.message.is_some() && self.credit > HEADER as u64
     }
 
-    /// Sends a chunk, whose frame has at most `room` bytes. Returns whether the message has ended,
-    /// and whether with it all has.
+    /// Sends a chunk. Returns whether the message has ended, and whether with it all has.
     pub(super) fn send_chunk(&mut self, purpose: Purpose, id: u64, out: &mut Vec<u8>) -> Option<bool> {
         let message = self.message.as_ref()?;
         let rest = &message[self.sent..];
@@ -91,6 +100,7 @@ impl Outbox {
         write_frame(MuxHeader::data(purpose, flags, id, len), &rest[..len], out);
         self.credit -= cost_of(len);
         self.sent += len;
+        self.turn.spend(len);
         if !ends {
             return None;
         }
