@@ -63,6 +63,14 @@ fn all_sizes_go_through_frames_sources_and_parts() {
     assert_eq!(ended.rows().len(), 18, "{ended:#?}");
 }
 
+/// The row of a mux, which also has the requests for each write.
+#[track_caller]
+fn is_muxed(row: &[f64], cell: [f64; 3]) {
+    let (per_write, row) = row.split_last().unwrap();
+    is_echo(row, cell);
+    assert!((0.001..=cell[2]).contains(per_write), "{row:?} {per_write}");
+}
+
 #[track_caller]
 fn is_echo(row: &[f64], cell: [f64; 3]) {
     let [bytes, count, in_flight, gigabits, p90, p99, rate] = row[..] else { panic!("{row:?}") };
@@ -99,6 +107,57 @@ fn one_cell_of_the_grid_is_chosen_by_size_and_depth() {
     }
 }
 
+#[test]
+fn the_grid_runs_over_a_mux() {
+    for transport in ["rdma", "tcp"] {
+        let flags = format!("msg grid --loopback --api mux --transport {transport} -n 20");
+        let ended = run(&flags).succeeded();
+        assert!(ended.stdout.contains("mux (--api mux)"), "{ended:#?}");
+        let rows = ended.rows();
+        let cells = [128.0, 4096.0, 32768.0, 262_144.0, 1_048_576.0, 8_388_608.0]
+            .into_iter()
+            .flat_map(|size| [1.0, 4.0, 16.0, 64.0, 256.0].map(|in_flight| [size, 20.0, in_flight]));
+        assert_eq!(rows.len(), 30, "{ended:#?}");
+        rows.iter().zip(cells).for_each(|(row, cell)| is_muxed(row, cell));
+    }
+}
+
+#[test]
+fn small_requests_in_flight_share_writes() {
+    let (server, client) = pair("msg grid --api mux", "msg grid --api mux -s 128 -t 256 -n 256");
+    assert_eq!(server.stdout, client.stdout);
+    let [row] = &client.rows()[..] else { panic!("{client:#?}") };
+    is_muxed(row, [128.0, 256.0, 256.0]);
+    assert!(row[7] >= 64.0, "{row:?}");
+    let long = &run("msg grid --loopback --api mux -s 1M -t 4 -n 20").succeeded().rows()[0];
+    is_muxed(long, [1_048_576.0, 20.0, 4.0]);
+    assert!(long[7] < 1.0, "a long one takes several writes: {long:?}");
+}
+
+#[test]
+fn a_server_with_a_mux_answers_after_a_delay() {
+    for flags in ["-n 50", "-D 0.2"] {
+        let client = format!("msg grid --api mux -s 64 -t 16 {flags}");
+        let (server, client) = pair("msg grid --api mux --delay-us 3000", &client);
+        assert_eq!(server.stdout, client.stdout);
+        let [row] = &client.rows()[..] else { panic!("{client:#?}") };
+        is_muxed(row, [64.0, row[1], 16.0]);
+        assert!(row[4] >= 3000.0, "{row:?}");
+    }
+    let ended = run("msg grid --api mux --delay-us 5 127.0.0.1 -p 1");
+    assert!(ended.stderr.contains("--delay-us 5 has no effect on a client"), "{ended:#?}");
+}
+
+#[test]
+fn a_mux_on_one_side_is_told_of() {
+    for (of_server, of_client) in [("", "--api mux"), ("--api mux", "")] {
+        let (mut listening, port) = server(&format!("msg grid {of_server}"));
+        let client = run(&format!("msg grid {of_client} 127.0.0.1 -p {port}"));
+        assert!(client.refused().contains("give --api mux to both sides or to neither"), "{client:#?}");
+        listening.kill();
+    }
+}
+
 /// The server learns of the end of each size, and goes on with the next.
 #[test]
 fn a_time_takes_the_place_of_a_number() {
@@ -112,6 +171,12 @@ fn a_time_takes_the_place_of_a_number() {
         is_latency(latency, 64.0, latency[1]);
         let echo = &run(&format!("msg grid --loopback {flags} -s 64 -t 8 -D 0.2")).succeeded().rows()[0];
         is_echo(echo, [64.0, echo[1], 8.0]);
+        if !flags.contains("pool") {
+            let muxed = run(&format!("msg grid --loopback {flags} --api mux -s 64 -t 8 -D 0.2")).succeeded();
+            let row = &muxed.rows()[0];
+            is_muxed(row, [64.0, row[1], 8.0]);
+            assert!(row[1] > 0.0, "{flags}");
+        }
         for count in [rows[0][1], rows[1][1], latency[1], echo[1]] {
             assert!(count > 0.0, "{flags}");
         }

@@ -107,6 +107,7 @@ fn documents_of_every_kind_of_test_are_valid() {
         "msg lat -n 10 --transport rdma",
         "msg grid -n 30 --transport rdma --max-msg-size 4K",
         "msg grid -n 30 --transport tcp --api pool -s 64 -t 7",
+        "msg grid -n 30 --transport tcp --api mux -s 64 -t 7",
     ]
     .iter()
     .enumerate()
@@ -125,17 +126,21 @@ fn documents_of_every_kind_of_test_are_valid() {
             assert!(result["duration_s"].as_f64().unwrap() > 0.0);
             assert_eq!(result["qps"].is_null(), !test.contains(" grid"), "{result}");
             if test.contains(" grid") {
-                let [_, _, in_flight, gigabits, p90, p99, rate] = row[..] else { panic!("{row:?}") };
+                let [_, _, in_flight, gigabits, p90, p99, rate, of_mux @ ..] = &row[..] else {
+                    panic!("{row:?}")
+                };
+                assert_eq!(result["requests_per_write"].is_null(), of_mux.is_empty(), "{result}");
                 let is = |key: &str, shown: f64, digits: f64| {
                     let value = result[key].as_f64().unwrap_or_else(|| panic!("{key} in {result}"));
                     assert!((value - shown).abs() <= digits, "{key}: {result} {row:?}");
                 };
-                assert_eq!(result["in_flight"].as_f64(), Some(in_flight));
-                is("bw_gbps", gigabits, 0.0001);
-                is("lat_us_p90", p90, 0.001);
-                is("lat_us_p99", p99, 0.001);
-                is("qps", rate, 1.0);
+                assert_eq!(result["in_flight"].as_f64(), Some(*in_flight));
+                is("bw_gbps", *gigabits, 0.0001);
+                is("lat_us_p90", *p90, 0.001);
+                is("lat_us_p99", *p99, 0.001);
+                is("qps", *rate, 1.0);
                 is("msg_rate_mpps", rate / 1e6, 1e-6);
+                of_mux.iter().for_each(|per_write| is("requests_per_write", *per_write, 0.001));
                 assert_eq!(samples(result) as f64, row[1]);
             } else if test.contains(" bw") {
                 let shown = format!("{:.3}", row[2]).parse::<f64>().unwrap();

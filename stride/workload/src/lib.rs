@@ -14,6 +14,7 @@ mod completion;
 mod device_clock;
 mod latency;
 mod messages;
+mod mux_requests;
 mod open_loop;
 mod phase_clock;
 mod post;

@@ -1,4 +1,4 @@
-//! Tests of trespass's messages, by either of its interfaces.
+//! Tests of trespass's messages, by its memory or by that of its pool.
 
 use std::collections::VecDeque;
 use std::io;
@@ -7,8 +7,6 @@ use trespass::{Block, SendRefused, SeqPacket};
 
 use super::phase_clock::PhaseClock;
 use super::sample_times::SampleTimes;
-use stride_base::control::{ControlLink, SeqPacketFrames};
-use stride_base::error::Error;
 use stride_base::plan::{Api, Measure, TestOperation, TestPlan, TestPoint};
 use stride_base::progress::{TestProgress, ThreadProgress};
 use stride_base::report::{BandwidthRow, EchoRow, LatencyRow, ResultRow};
@@ -22,20 +20,20 @@ const WARM_UP: u64 = 10;
 /// One side of a test.
 #[derive(Debug)]
 pub struct Messages<'a> {
-    test: &'a TestPlan,
-    timer: &'a Timer,
+    pub(super) test: &'a TestPlan,
+    pub(super) timer: &'a Timer,
     cork: bool,
-    recorder: LatencyRecorder,
+    pub(super) recorder: LatencyRecorder,
 }
 
 /// The messages of a measurement, and its progress.
 #[derive(Clone, Copy)]
-struct MessageLoad<'a> {
-    size: u64,
+pub(super) struct MessageLoad<'a> {
+    pub(super) size: u64,
     /// The number of messages, or more than fit into the test's duration.
-    messages: u64,
-    pace: &'a PhaseClock,
-    progress: &'a ThreadProgress,
+    pub(super) messages: u64,
+    pub(super) pace: &'a PhaseClock,
+    pub(super) progress: &'a ThreadProgress,
 }
 
 /// Sends and receives messages of one size.
@@ -74,19 +72,17 @@ impl<'a> Messages<'a> {
         &mut self,
         point: TestPoint,
         progress: &TestProgress,
-        link: &mut ControlLink<SeqPacketFrames>,
-    ) -> Result<ResultRow, Error> {
+        socket: &mut SeqPacket,
+    ) -> io::Result<ResultRow> {
         let (size, messages, progress) = (point.size, self.test.messages_of(point), progress.of(0));
-        let socket = &mut link.wire().socket;
-        let done = PhaseClock::of(self.test.duration, |pace| {
+        PhaseClock::of(self.test.duration, |pace| {
             let load = MessageLoad { size, messages, pace, progress };
             match (self.test.measure, point.in_flight) {
                 (Measure::Bandwidth, _) => self.stream(load, socket),
                 (Measure::Latency(_), _) => self.ping_pong(load, socket),
                 (Measure::Echo(_), in_flight) => self.ask(load, in_flight.unwrap_or(1), socket),
             }
-        });
-        done.map_err(|error| link.lost(error).into())
+        })
     }
 
     /// Runs the server's part: answers messages.
@@ -94,11 +90,8 @@ impl<'a> Messages<'a> {
     /// # Errors
     ///
     /// The connection failed.
-    pub fn answer(&mut self, point: TestPoint, link: &mut ControlLink<SeqPacketFrames>) -> Result<(), Error> {
-        let messages = self.test.messages_of(point);
-        let socket = &mut link.wire().socket;
-        let done = self.server(point, messages, socket);
-        done.map_err(|error| link.lost(error).into())
+    pub fn answer(&mut self, point: TestPoint, socket: &mut SeqPacket) -> io::Result<()> {
+        self.server(point, self.test.messages_of(point), socket)
     }
 
     /// The distribution of the last measurement's latencies, if this side measured any.
@@ -214,14 +207,19 @@ impl<'a> Messages<'a> {
         socket.set_cork(false)?;
         sender.settle(socket)?;
         let requests = self.bandwidth(size, answered, ticks);
-        Ok(ResultRow::Echo(EchoRow { in_flight, requests, answers: self.latency(size, answered) }))
+        Ok(ResultRow::Echo(EchoRow {
+            in_flight,
+            requests,
+            answers: self.latency(size, answered),
+            per_write: None,
+        }))
     }
 
-    fn bandwidth(&self, size: u64, messages: u64, ticks: u64) -> BandwidthRow {
+    pub(super) fn bandwidth(&self, size: u64, messages: u64, ticks: u64) -> BandwidthRow {
         BandwidthRow::new(size, messages, BandwidthSummary::new(size, messages, ticks, self.timer))
     }
 
-    fn latency(&self, size: u64, messages: u64) -> LatencyRow {
+    pub(super) fn latency(&self, size: u64, messages: u64) -> LatencyRow {
         LatencyRow::new(size, messages, self.recorder.summary(self.sample_nanoseconds()))
     }
 
@@ -403,6 +401,6 @@ fn done(result: io::Result<()>) -> io::Result<bool> {
     }
 }
 
-fn other_size(len: usize, size: usize) -> io::Error {
+pub(super) fn other_size(len: usize, size: usize) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("a message of {len} bytes in place of one of {size}"))
 }

@@ -225,7 +225,7 @@ pub enum MessagesArgs {
     /// -s and -t select one size and one number in flight. Without -n each size has 100000
     /// requests, and fewer if they are long.
     #[command(name = "grid", after_help = AFTER_MESSAGES)]
-    Grid(MessageArgs),
+    Grid(GridArgs),
 }
 
 /// The flags of tests of messages.
@@ -261,6 +261,21 @@ pub struct MessageArgs {
     pub cork: bool,
 }
 
+/// The flags of tests of requests with answers.
+#[derive(Clone, Debug, Args)]
+pub struct GridArgs {
+    /// The flags of tests of messages.
+    #[command(flatten)]
+    pub messages: MessageArgs,
+
+    /// Answer each request after this many microseconds (server with --api mux only), as a server
+    /// does that works or waits for others
+    ///
+    /// The times of requests in flight overlap.
+    #[arg(help_heading = heading::LOAD, long, value_name = "MICROSECONDS")]
+    pub delay_us: Option<u32>,
+}
+
 /// The transports of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum TransportArg {
@@ -279,6 +294,8 @@ pub enum ApiArg {
     Copy,
     /// Use blocks of trespass's pool, without a copy
     Pool,
+    /// Requests of trespass::mux (grid only); give it to both sides
+    Mux,
 }
 
 /// The measurement, with the flags of its kind of operation.

@@ -19,7 +19,8 @@
 //! sends its port in `Stream`.
 //!
 //! A test of trespass's messages measures the connection that also carries the control messages:
-//! each of them is one message, resources are not exchanged, and `Ready` is left out.
+//! each of them is one message, or a one-way message of a mux. Resources are not exchanged, and
+//! `Ready` is left out.
 //!
 //! With a shared secret, each side first proves that it knows it (`secret`).
 //!
@@ -33,6 +34,7 @@ mod error;
 mod frame;
 mod link;
 mod message;
+mod mux;
 mod packets;
 mod queue;
 mod secret;
@@ -45,6 +47,7 @@ pub use frame::{
 };
 pub use link::{ClosableTransport, ControlLink, FrameTransport, LinkCloser, PeerStatus};
 pub use message::{CmAddress, ControlMessage, Greeting, Resources, XrcTargetInfo};
+pub use mux::MuxFrames;
 pub use packets::SeqPacketFrames;
 pub use secret::nonce;
 pub use secret::{LONGEST_SECRET, Nonce, Proof, SHORTEST_SECRET, Secret, SecretError, SecretRefusal};

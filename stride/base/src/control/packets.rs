@@ -12,7 +12,7 @@ use super::{Frame, FrameError, FrameKind, HEADER_LENGTH, MAX_PAYLOAD, read_frame
 use crate::interrupt;
 
 /// How often a waiting side checks for signals, and whether another thread has ended the connection.
-const CHECK_INTERVAL: Duration = Duration::from_millis(100);
+pub(super) const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A connection of trespass, which carries frames before and after the measured messages.
 #[derive(Debug)]
@@ -25,9 +25,9 @@ pub struct SeqPacketFrames {
 
 /// Ends the wait for a frame from another thread.
 #[derive(Debug)]
-struct PacketCloser(Arc<AtomicBool>);
+pub(super) struct FlagCloser(pub(super) Arc<AtomicBool>);
 
-impl LinkCloser for PacketCloser {
+impl LinkCloser for FlagCloser {
     fn close(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -83,6 +83,6 @@ impl FrameTransport for SeqPacketFrames {
 
 impl ClosableTransport for SeqPacketFrames {
     fn closer(&self) -> Box<dyn LinkCloser> {
-        Box::new(PacketCloser(Arc::clone(&self.is_closed)))
+        Box::new(FlagCloser(Arc::clone(&self.is_closed)))
     }
 }

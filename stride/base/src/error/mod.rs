@@ -117,6 +117,18 @@ pub enum Error {
         /// Host and port.
         server: String,
     },
+    /// The sides measure trespass by different types.
+    #[error(
+        "{server} measures {} and this side {}: give --api mux to both sides or to neither",
+        if *.is_mux { "messages" } else { "requests of a mux" },
+        if *.is_mux { "requests of a mux" } else { "messages" }
+    )]
+    OtherApi {
+        /// Host and port.
+        server: String,
+        /// Whether this side has a mux.
+        is_mux: bool,
+    },
     /// trespass could not connect.
     #[error(transparent)]
     Messages(io::Error),

@@ -1,7 +1,7 @@
 //! Reasons why a test cannot be run, with their remedies.
 
 use super::{
-    ATOMIC_SIZE, ConnectionType, LEAST_ITERATIONS, MOST_QUEUE_PAIRS, MOST_THREADS, OrderingError,
+    ATOMIC_SIZE, ConnectionType, LEAST_ITERATIONS, MOST_QUEUE_PAIRS, MOST_THREADS, Measure, OrderingError,
     PathOptionsError, QueueError, SizeSweepError, TestOperation,
 };
 use crate::memory::UnseenError;
@@ -118,6 +118,28 @@ pub enum PlanError {
         given: u32,
         /// The limit on blocks.
         limit: u32,
+    },
+    /// A mux has requests and answers alone.
+    #[error("--api mux is measured by grid, and this is {measure}: use `msg grid`, or --api copy")]
+    MuxOfGrid {
+        /// The measure that the user chose.
+        measure: Measure,
+    },
+    /// A side of a mux accepts fewer requests at a time.
+    #[error(
+        "-t {given} is above the requests that each side accepts at a time, {limit}: give -t {limit} or less"
+    )]
+    TooManyRequests {
+        /// Requests in flight.
+        given: u32,
+        /// Requests that a side accepts.
+        limit: u32,
+    },
+    /// Answers are delayed by servers with a mux.
+    #[error("--delay-us {given} needs --api mux: other messages are answered one after another")]
+    DelayOfMux {
+        /// The delay that the user gave.
+        given: u32,
     },
     /// Messages of trespass find their device by this side's address, so a port needs a device.
     #[error("-i {given} of which device? Name it with -d, or leave -i out")]

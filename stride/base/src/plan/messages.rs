@@ -3,15 +3,19 @@
 use trespass::Policy;
 
 use super::{
-    Api, LARGEST_BLOCK, LocalOptions, Measure, PlanError, SizeSweep, Sizes, TestOperation, TestPlan,
+    Api, LARGEST_BLOCK, LocalOptions, Measure, PlanError, RunPlan, SideRole, SizeSweep, Sizes, TestOperation,
+    TestPlan,
 };
 use crate::cli::{CountOrAuto, RunArgs};
 
 /// Messages that a connection may have lent at a time.
 const LENT_LIMIT: u32 = 1024;
 
+/// Requests that each side of a mux accepts at a time.
+pub const MOST_REQUESTS: u32 = 1024;
+
 /// The longest message of trespass in bytes.
-pub(super) const LONGEST: u64 = 1 << 30;
+pub const LONGEST: u64 = 1 << 30;
 
 impl TestPlan {
     /// Checks that a connection of trespass can run the test.
@@ -25,11 +29,28 @@ impl TestPlan {
             let flag = if matches!(self.sizes, Sizes::One { .. }) { "-s" } else { "--max-msg-size" };
             return Err(PlanError::MessageTooLong { flag, given, limit });
         }
+        let most_in_flight = match self.measure {
+            Measure::Echo(echo) => echo.in_flight.largest(),
+            measure if api == Api::Mux => return Err(PlanError::MuxOfGrid { measure }),
+            _ => 0,
+        };
+        if api == Api::Mux && most_in_flight > MOST_REQUESTS {
+            return Err(PlanError::TooManyRequests { given: most_in_flight, limit: MOST_REQUESTS });
+        }
         if api == Api::Pool && self.tx_depth > LENT_LIMIT {
             return Err(PlanError::TooManyBlocks { given: self.tx_depth, limit: LENT_LIMIT });
         }
         Ok(())
     }
+}
+
+/// Checks that the delay of answers applies, and warns a side that gives none.
+pub(super) fn delay_warning(given: u32, plan: &RunPlan) -> Result<Option<String>, PlanError> {
+    if plan.test.operation != TestOperation::Messages(Api::Mux) {
+        return Err(PlanError::DelayOfMux { given });
+    }
+    let is_client = matches!(plan.role, SideRole::Client(_));
+    Ok(is_client.then(|| format!("--delay-us {given} has no effect on a client: give it to the server")))
 }
 
 /// Tests that a cork does not affect, because it holds nothing back there.

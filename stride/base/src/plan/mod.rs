@@ -29,13 +29,14 @@ mod threads;
 mod warm_up;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use trespass::Policy;
 
 use crate::cli::{
     ApiArg, AtomicArgs, AtomicTypeArg, BandwidthArgs, CallsArg, ClockArg, ConnectionArg, CountOrAuto,
-    DefinitionArg, DeliveryArgs, LatencyArgs, MeasureArgs, MessageArgs, MessagesArgs, MixArgs, OperationArgs,
-    PingArgs, ReadArgs, RunArgs, SendArgs, Size, TcpArgs, TestArgs, TransportArg, WriteArgs,
+    DefinitionArg, DeliveryArgs, GridArgs, LatencyArgs, MeasureArgs, MessageArgs, MessagesArgs, MixArgs,
+    OperationArgs, PingArgs, ReadArgs, RunArgs, SendArgs, Size, TcpArgs, TestArgs, TransportArg, WriteArgs,
 };
 
 use crate::memory::MemoryKind;
@@ -47,6 +48,7 @@ pub use echo::{Echo, InFlight};
 pub use error::PlanError;
 pub use inline::default_inline_size;
 pub use limits::DeviceLimits;
+pub use messages::{LONGEST, MOST_REQUESTS};
 pub use mix::{MIX_PERIOD, Mix};
 pub use operation::{ATOMIC_SIZE, Api, LARGEST_BLOCK, TestOperation};
 pub use ordering::{Ordering, OrderingError};
@@ -103,6 +105,8 @@ pub struct LocalOptions {
     pub poll: bool,
     /// Messages shorter than a frame are held back until more are sent.
     pub cork: bool,
+    /// How long the server waits before it answers a request.
+    pub delay: Duration,
     /// Whether the user left the size open, so that it may be adapted to the device.
     pub any_size: bool,
     /// The parameters that are chosen once the device is known.
@@ -143,11 +147,7 @@ impl RunPlan {
             OperationArgs::Messages { measure: MessagesArgs::Latency(args) } => {
                 Self::of_messages(Measure::Latency(LatencyDefinition::PingPong), &args)
             }
-            OperationArgs::Messages { measure: MessagesArgs::Grid(args) } => {
-                let in_flight = CountOrAuto::given(args.run.tx_depth)
-                    .map_or(InFlight::Grid, |count| InFlight::One { count });
-                Self::of_messages(Measure::Echo(Echo { in_flight, counted: args.run.iters.is_some() }), &args)
-            }
+            OperationArgs::Messages { measure: MessagesArgs::Grid(args) } => Self::of_grid(&args),
         }
     }
 
@@ -222,6 +222,18 @@ impl RunPlan {
         let mut warnings = size_warnings(&common.run, &test);
         warnings.extend(moderation_warnings(&test));
         Ok(Self { role: role(&common.run), local, test, warnings })
+    }
+
+    fn of_grid(GridArgs { messages, delay_us }: &GridArgs) -> Result<Self, PlanError> {
+        let in_flight =
+            CountOrAuto::given(messages.run.tx_depth).map_or(InFlight::Grid, |count| InFlight::One { count });
+        let measure = Measure::Echo(Echo { in_flight, counted: messages.run.iters.is_some() });
+        let mut plan = Self::of_messages(measure, messages)?;
+        if let Some(given) = *delay_us {
+            plan.local.delay = Duration::from_micros(given.into());
+            plan.warnings.extend(messages::delay_warning(given, &plan)?);
+        }
+        Ok(plan)
     }
 
     fn of_messages(measure: Measure, args: &MessageArgs) -> Result<Self, PlanError> {
@@ -330,6 +342,7 @@ impl From<ApiArg> for Api {
         match arg {
             ApiArg::Copy => Self::Copy,
             ApiArg::Pool => Self::Pool,
+            ApiArg::Mux => Self::Mux,
         }
     }
 }

@@ -46,6 +46,8 @@ pub enum Api {
     Copy,
     /// Use blocks of trespass's pool.
     Pool,
+    /// Requests and answers of trespass's mux.
+    Mux,
 }
 
 impl TestOperation {
@@ -146,6 +148,7 @@ impl fmt::Display for TestOperation {
             Self::Mix(mix) => return write!(f, "mix ({mix})"),
             Self::Messages(Api::Copy) => "messages (--api copy)",
             Self::Messages(Api::Pool) => "messages (--api pool)",
+            Self::Messages(Api::Mux) => "mux (--api mux)",
             Self::Tcp => "tcp",
         })
     }

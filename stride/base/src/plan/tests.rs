@@ -1,5 +1,7 @@
 //! Tests of each rule, and of every command line in the project's announcement.
 
+use std::time::Duration;
+
 use super::*;
 use crate::cli;
 use crate::seconds::Seconds;
@@ -475,6 +477,19 @@ fn a_cork_is_for_bandwidth_and_the_client_alone() {
 }
 
 #[test]
+fn the_server_of_a_mux_delays_its_answers() {
+    let of = |flags: &str| messages(&format!("grid --api mux {flags}")).unwrap();
+    let (plain, delayed) = (of(""), of("--delay-us 7"));
+    assert_eq!((plain.local.delay, delayed.local.delay), (Duration::ZERO, Duration::from_micros(7)));
+    assert_eq!(plain.test, delayed.test);
+    assert!(delayed.warnings.is_empty() && of("--loopback --delay-us 7").warnings.is_empty());
+    assert_eq!(
+        of("--delay-us 7 server").warnings,
+        ["--delay-us 7 has no effect on a client: give it to the server"]
+    );
+}
+
+#[test]
 fn requests_are_as_many_as_were_asked_for_or_fewer_long_ones() {
     let count = |flags: &str, size| {
         let test = messages(flags).unwrap().test;
@@ -495,6 +510,10 @@ fn the_depth_of_the_grid_counts_and_its_bounds_are_kept() {
     assert!(refused("grid --max-msg-size 127").contains("first size of the grid, 128"));
     assert!(refused("grid -t 0").contains("-t 0"));
     assert!(refused("grid --api pool -t 1025").contains("1024"));
+    assert!(refused("grid --api mux -t 1025").contains("give -t 1024 or less"));
+    assert!(refused("bw --api mux").contains("use `msg grid`, or --api copy"));
+    assert!(refused("lat --api mux").contains("use `msg grid`, or --api copy"));
+    assert!(refused("grid --delay-us 7").contains("--delay-us 7 needs --api mux"));
     // A peer may send a plan that no command line produces.
     let grid = messages("grid").unwrap().test;
     for operation in [TestOperation::Write, TestOperation::Send, TestOperation::Read, TestOperation::FetchAdd]

@@ -13,6 +13,10 @@ pub struct EchoRow {
     pub requests: BandwidthRow,
     /// The time from when a request could be sent to its answer.
     pub answers: LatencyRow,
+    /// Requests for each write of the client, over a mux: above 1, requests share writes, and below
+    /// 1, one takes several.
+    #[serde(default)]
+    pub per_write: Option<f64>,
 }
 
 impl EchoRow {
@@ -23,8 +27,9 @@ impl EchoRow {
 
     /// The row as a line.
     pub(super) fn line(&self) -> String {
-        let Self { in_flight, requests, answers } = self;
-        columns([
+        let Self { in_flight, requests, answers, per_write } = self;
+        let per_write = per_write.map(|count| format!("{count:.3}"));
+        let figures: [&str; 7] = [
             &requests.size.to_string(),
             &requests.iterations.to_string(),
             &in_flight.to_string(),
@@ -32,7 +37,8 @@ impl EchoRow {
             &format!("{:.3}", answers.p90),
             &format!("{:.3}", answers.p99),
             &format!("{:.0}", self.requests_per_second()),
-        ])
+        ];
+        columns(figures, per_write.as_deref())
     }
 }
 
@@ -40,13 +46,19 @@ impl EchoRow {
 pub const TITLE: &str =
     "requests and answers over one connection, us: from when a request could be sent to its answer";
 
-/// The names of the columns.
-pub(super) fn heading() -> String {
-    columns(["#bytes", "iterations", "in-flight", "Gb/s", "p90", "p99", "QPS"])
+/// The names of the columns, of which a mux has one more.
+pub(super) fn heading(is_mux: bool) -> String {
+    let names = ["#bytes", "iterations", "in-flight", "Gb/s", "p90", "p99", "QPS"];
+    columns(names, is_mux.then_some("req/write"))
 }
 
-fn columns([size, iterations, in_flight, gigabits, p90, p99, rate]: [&str; 7]) -> String {
-    format!("{size:<10} {iterations:>12} {in_flight:>9} {gigabits:>12} {p90:>10} {p99:>10} {rate:>12}")
+fn columns(
+    [size, iterations, in_flight, gigabits, p90, p99, rate]: [&str; 7],
+    per_write: Option<&str>,
+) -> String {
+    let line =
+        format!("{size:<10} {iterations:>12} {in_flight:>9} {gigabits:>12} {p90:>10} {p99:>10} {rate:>12}");
+    line + &per_write.map_or_else(String::new, |count| format!(" {count:>9}"))
 }
 
 #[cfg(test)]
@@ -70,12 +82,20 @@ mod tests {
                 p99: 256.25,
                 ..LatencyRow::new(size, iterations, Default::default())
             },
+            per_write: None,
         };
         assert_eq!(
-            [heading(), row.line()].join("\n"),
+            [heading(false), row.line()].join("\n"),
             "\
 #bytes       iterations in-flight         Gb/s        p90        p99          QPS
 128              100000       256       1.4706    210.000    256.250      1533744"
+        );
+        let row = EchoRow { per_write: Some(250.0), ..row };
+        assert_eq!(
+            [heading(true), row.line()].join("\n"),
+            "\
+#bytes       iterations in-flight         Gb/s        p90        p99          QPS req/write
+128              100000       256       1.4706    210.000    256.250      1533744   250.000"
         );
     }
 }

@@ -226,7 +226,7 @@ mod tests {
         else {
             unreachable!("made as such")
         };
-        let row = ResultRow::Echo(EchoRow { in_flight: 16, requests, answers });
+        let row = ResultRow::Echo(EchoRow { in_flight: 16, requests, answers, per_write: None });
         let mut expected = of_test("msg grid --expect-bw 2 --expect-p99 128:9").unwrap();
         assert_eq!((expected.check(&row), expected.unmet()), (vec![], vec![]));
         let mut expected = of_test("msg grid --expect-bw 3 --expect-p99 8 --expect-p99 4K:1").unwrap();

@@ -4,7 +4,7 @@
 //! bytes, and its columns are separated by spaces.
 
 use super::{BandwidthRow, LatencyRow, ResultRow, echo, rated};
-use crate::plan::{LatencyDefinition, Measure, TestOperation, TestPlan};
+use crate::plan::{Api, LatencyDefinition, Measure, TestOperation, TestPlan};
 use crate::result::SizeResult;
 
 /// The lines before the first row: the test, the transport if it needs a mention, and the columns.
@@ -39,7 +39,10 @@ pub fn heading(test: &TestPlan, over: Option<&str>) -> String {
                 "stdev",
             ]),
         ),
-        Measure::Echo(_) => (echo::TITLE.to_owned(), echo::heading()),
+        Measure::Echo(_) => {
+            let is_mux = test.operation == TestOperation::Messages(Api::Mux);
+            (echo::TITLE.to_owned(), echo::heading(is_mux))
+        }
     };
     let over = over.map(|over| format!("# over {over}\n"));
     format!("# {subject} {what}\n{}{columns}", over.unwrap_or_default())
@@ -155,7 +158,7 @@ fn latency_columns([size, iterations, figures @ ..]: [&str; 10]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{Api, Sizes};
+    use crate::plan::Sizes;
 
     fn test(measure: Measure) -> TestPlan {
         TestPlan::new(TestOperation::Write, measure, Sizes::One { size: 2 })

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::{RunRecord, SizeResult};
 
 /// The columns of the CSV file, which are also the keys of the JSON lines.
-pub const COLUMNS: [&str; 31] = [
+pub const COLUMNS: [&str; 32] = [
     "run_id",
     "started_at",
     "tool_version",
@@ -37,6 +37,7 @@ pub const COLUMNS: [&str; 31] = [
     "payload_path",
     "interrupted",
     "cpu_ns_per_msg",
+    "requests_per_write",
 ];
 
 /// One row with the run's parameters.
@@ -74,6 +75,7 @@ pub struct FlatRow {
     pub payload_path: Option<String>,
     pub interrupted: bool,
     pub cpu_ns_per_msg: Option<f64>,
+    pub requests_per_write: Option<f64>,
 }
 
 impl FlatRow {
@@ -112,6 +114,7 @@ impl FlatRow {
             payload_path: size.payload_path.clone(),
             interrupted: size.interrupted,
             cpu_ns_per_msg: size.cpu_ns_per_msg,
+            requests_per_write: size.requests_per_write,
         }
     }
 
@@ -156,7 +159,7 @@ mod tests {
         let text = csv_of([FlatRow::new(&run, &SizeResult::default())].into_iter());
         let (header, line) = text.split_once('\n').unwrap();
         assert_eq!(header, COLUMNS.join(","));
-        assert!(line.contains(",\"a,\"\"b\"\"\",client,,") && line.ends_with(",false,\n"), "{line}");
+        assert!(line.contains(",\"a,\"\"b\"\"\",client,,") && line.ends_with(",false,,\n"), "{line}");
         assert_eq!(csv_of(std::iter::empty()), header.to_owned() + "\n");
     }
 }

@@ -125,6 +125,8 @@ pub struct SizeResult {
     pub msg_rate_mpps: Option<f64>,
     /// Requests answered per second.
     pub qps: Option<f64>,
+    /// Requests for each write of the client, over a mux.
+    pub requests_per_write: Option<f64>,
     /// The minimum.
     pub lat_us_min: Option<f64>,
     /// The arithmetic mean.
@@ -277,9 +279,12 @@ impl SizeResult {
                 Self { iterations: row.iterations, duration_s, ..Self::default() }.with_latency(row)
             }
             ResultRow::Rated(row) => Self::default().with_bandwidth(&row.messages).with_latency(&row.latency),
-            ResultRow::Echo(row) => Self { qps: Some(row.requests_per_second()), ..Self::default() }
-                .with_bandwidth(&row.requests)
-                .with_latency(&row.answers),
+            ResultRow::Echo(row) => {
+                let (qps, requests_per_write) = (Some(row.requests_per_second()), row.per_write);
+                Self { qps, requests_per_write, ..Self::default() }
+                    .with_bandwidth(&row.requests)
+                    .with_latency(&row.answers)
+            }
         };
         let TestPoint { size: msg_bytes, in_flight } = row.point();
         Self { msg_bytes, in_flight, histogram, cpu_ns_per_msg, sides, counters, ..size }
