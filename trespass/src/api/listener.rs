@@ -29,6 +29,7 @@ use crate::wire::Kind;
 /// the program does other things. Handshakes of several clients run side by side, each with a
 /// deadline ([`Builder::handshake_deadline`]), so a silent or broken client delays nobody. A failed
 /// handshake is logged, and the listener continues. Several threads may accept from one listener.
+/// A drop of the listener resets the clients that no call has accepted.
 ///
 /// A call accepts either streams or messages. The listener rejects clients of a kind that the
 /// program has never asked for, and tells them why. Before the first call it takes both kinds, and

@@ -20,8 +20,9 @@ use crate::session::connection::Direction;
 /// Accepts connections as `tokio::net::TcpListener` does.
 ///
 /// A thread of this crate completes the connections of clients, as for a blocking
-/// [`Listener`](crate::Listener). Any number of tasks may accept from a shared reference. A drop waits
-/// for the step of a handshake that the thread may be in.
+/// [`Listener`](crate::Listener). Any number of tasks may accept from a shared reference. A client
+/// whose handshake fails is logged, and is no error of a call. A drop resets the clients in the
+/// backlog, and waits for the step of a handshake that the thread may be in.
 pub struct Listener {
     io: Connected<Backlog>,
 }
@@ -102,7 +103,7 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// Those of [`Listener::accept`](crate::Listener::accept).
+    /// The system cannot accept, for example without free descriptors. A later call may succeed.
     pub async fn accept(&self) -> io::Result<(Stream, SocketAddr)> {
         let (stream, peer) = self.io.call(STREAMS, |backlog| backlog.0.accept()).await?;
         Ok((Stream::from_blocking(stream)?, peer))

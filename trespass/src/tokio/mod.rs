@@ -67,6 +67,82 @@
 //! one after the other (`plain::a_task_serves_both_kinds_of_clients`,
 //! `plain::a_task_connects_to_both_kinds_of_servers`).
 //!
+//! # HTTP
+//!
+//! hyper serves and asks over a stream that `hyper_util::rt::TokioIo::new` wraps
+//! (`libraries::hyper_serves_http`). Await `SendRequest::ready` before each request, because hyper
+//! refuses one while its connection still ends the answer before. The pooled client of hyper-util
+//! needs a connector, with its trait `Connection` on a type of the program
+//! (`libraries::the_pooled_client_of_hyper_reuses_connections` has both).
+//!
+//! axum 0.8 accepts from any type with its trait `Listener`. A program implements that for a type of
+//! its own:
+//!
+//! ```
+//! use std::io;
+//! use std::net::SocketAddr;
+//! use std::time::Duration;
+//! use trespass::tokio::{Listener, Stream};
+//!
+//! # // The trait of axum 0.8: this crate does not depend on axum.
+//! # mod axum {
+//! #     pub mod serve {
+//! #         use tokio::io::{AsyncRead, AsyncWrite};
+//! #         pub trait Listener: Send + 'static {
+//! #             type Io: AsyncRead + AsyncWrite + Unpin + Send + 'static;
+//! #             type Addr: Send;
+//! #             fn accept(&mut self) -> impl Future<Output = (Self::Io, Self::Addr)> + Send;
+//! #             fn local_addr(&self) -> tokio::io::Result<Self::Addr>;
+//! #         }
+//! #     }
+//! # }
+//! struct RdmaListener(Listener);
+//!
+//! impl axum::serve::Listener for RdmaListener {
+//!     type Io = Stream;
+//!     type Addr = SocketAddr;
+//!
+//!     async fn accept(&mut self) -> (Stream, SocketAddr) {
+//!         loop {
+//!             match self.0.accept().await {
+//!                 Ok(accepted) => return accepted,
+//!                 Err(error) => {
+//!                     // For example without free descriptors. A later call may succeed.
+//!                     eprintln!("no client is accepted: {error}");
+//!                     tokio::time::sleep(Duration::from_secs(1)).await;
+//!                 }
+//!             }
+//!         }
+//!     }
+//!
+//!     fn local_addr(&self) -> io::Result<SocketAddr> {
+//!         self.0.local_addr()
+//!     }
+//! }
+//! # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+//! #     let mut listener = RdmaListener(Listener::bind("127.0.0.1:0").await?);
+//! #     let addr = axum::serve::Listener::local_addr(&listener)?;
+//! #     let client = tokio::spawn(Stream::connect(addr));
+//! #     let (_stream, peer) = axum::serve::Listener::accept(&mut listener).await;
+//! #     assert_eq!(client.await??.local_addr()?, peer);
+//! #     io::Result::Ok(())
+//! # })?;
+//! # Ok::<(), io::Error>(())
+//! ```
+//!
+//! Then `axum::serve(RdmaListener(listener), router)` serves as over TCP.
+//!
+//! - **Clients of plain TCP**, such as `curl` or a health check, need
+//!   [`Builder::plain_tcp`](crate::Builder::plain_tcp), [`Listener::accept_any`] in place of `accept`,
+//!   and `type Io = AnyStream`.
+//! - **A handler learns the transport** from a type of the program, to which
+//!   `into_make_service_with_connect_info` refers. It implements
+//!   `Connected<IncomingStream<'_, RdmaListener>>`, and `IncomingStream::io` is the stream.
+//! - **A graceful shutdown** answers the requests of open connections
+//!   (`libraries::hyper_ends_a_long_answer_before_it_shuts_down`). It drops the listener, which resets
+//!   the clients in the backlog. Answers that are written when `main` returns are still sent
+//!   ([`Builder::exit_timeout`](crate::Builder::exit_timeout)).
+//!
 //! # Runtimes
 //!
 //! A value belongs to the runtime in which it was made, which needs I/O (`enable_io`), and elsewhere
