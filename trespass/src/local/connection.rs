@@ -81,11 +81,21 @@ impl Connection {
         reactor.worker().is_at_rest(self.handle.key) && !self.handle.source.has_completions()
     }
 
+    /// Fails where the runtime of this connection does not run, because its events wake nobody
+    /// there.
+    pub(crate) fn check_runs(&self) -> io::Result<()> {
+        self.reactor()?.check_runs()
+    }
+
+    pub(super) async fn drain(&self) -> io::Result<()> {
+        poll_fn(|context| self.reactor()?.poll_drain(&self.handle, context)).await
+    }
+
     pub(super) async fn completion(&self) -> Completion {
         poll_fn(|context| self.handle.source.completion(context)).await
     }
 
-    pub(super) fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+    pub(crate) fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         self.now(|worker, key| worker.shutdown(key, how))
     }
 
@@ -156,6 +166,17 @@ macro_rules! common_calls {
             /// Waits for the next completion of a block that was sent. The future may be dropped.
             pub async fn completion(&mut self) -> Completion {
                 self.0.completion().await
+            }
+
+            /// Waits until no written byte depends on this process any more, as
+            /// [`Stream::drain`](crate::Stream::drain) does. Any number of tasks may wait, and the
+            /// futures may be dropped.
+            ///
+            /// # Errors
+            ///
+            /// Those of a write.
+            pub async fn drain(&self) -> io::Result<()> {
+                self.0.drain().await
             }
 
             /// Closes one direction or both.

@@ -39,6 +39,8 @@ pub(super) struct Source {
     /// The task that waits for completions. Room to write must not wake it, because the worker reports
     /// that with each poll until a write has used it.
     completes: WaitingTask,
+    /// The tasks that wait until no written byte depends on this process.
+    drains: RefCell<Vec<Waker>>,
     /// What the worker reports.
     interest: Cell<Readiness>,
     /// How a connect has ended.
@@ -215,6 +217,10 @@ impl Reactor {
     /// Wakes those that wait. What nobody waits for is not reported again until somebody does.
     fn take_readiness(&self, key: Key, tag: u64, readiness: Readiness, due: &mut Vec<Waker>) {
         let Some(source) = self.source(tag) else { return };
+        if readiness.is_none() {
+            // What ends a wait of `Worker::try_drain`.
+            due.append(&mut source.drains.borrow_mut());
+        }
         let mut interest = source.interest.get();
         if readiness.readable && !source.reads.wake(due) {
             interest.readable = false;
@@ -252,6 +258,23 @@ impl Reactor {
                 }
                 self.set_interest(*key, source, interest);
                 source.waiting(direction).pending(context)
+            }
+            done => Poll::Ready(done),
+        }
+    }
+
+    /// Finds whether any written byte depends on this process, and waits if one does.
+    pub(super) fn poll_drain(&self, handle: &SourceHandle, context: &Context<'_>) -> Poll<io::Result<()>> {
+        let drained = self.worker().try_drain(handle.key);
+        match drained {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.check_runs()?;
+                let (waker, drains) = (context.waker(), &handle.source.drains);
+                if !drains.borrow().iter().any(|known| known.will_wake(waker)) {
+                    let waker = waker.clone();
+                    drains.borrow_mut().push(waker);
+                }
+                Poll::Pending
             }
             done => Poll::Ready(done),
         }

@@ -486,6 +486,11 @@ impl Connection {
         Err(self.refused(Direction::Write, error))
     }
 
+    /// Whether [`is_drained`](Self::is_drained) would not block. The next call reports a failure.
+    pub(crate) fn is_drained_or_failed(&self) -> bool {
+        self.protocol.failure().is_some() || self.is_delivered()
+    }
+
     /// Sets how often a limited turn over TCP reads, and how often it writes.
     #[cfg(all(test, not(loom), not(miri)))]
     pub(crate) fn set_most_calls(&mut self, most: u32) {

@@ -3,6 +3,8 @@
 use std::io::{self, ErrorKind, IoSlice};
 use std::net::Shutdown;
 
+#[cfg(feature = "local")]
+use super::slots::SlotState;
 use super::slots::WorkerInner;
 use super::{Key, Worker};
 use crate::pool::Block;
@@ -149,6 +151,24 @@ impl Worker {
     /// Those of [`send`](Self::send). The blocks then stay in the vector.
     pub fn send_blocks(&mut self, key: Key, blocks: &mut Vec<(Block, usize)>) -> io::Result<Ticket> {
         self.0.call()?.give(key, |connection| connection.send_blocks(blocks))
+    }
+
+    /// Finds whether any written byte depends on this process. After a call that would block, a poll
+    /// reports [`Event::Ready`](crate::Event::Ready) without readiness once none does.
+    #[cfg(feature = "local")]
+    pub(crate) fn try_drain(&mut self, key: Key) -> io::Result<()> {
+        let mut call = self.0.call()?;
+        let (connection, _) = call.open_connection(key)?;
+        connection.protocol.flush();
+        connection.post();
+        let drained = connection.is_drained();
+        if let (Err(Refused::Blocked), SlotState::Open { awaits_drain, .. }) =
+            (&drained, &mut call.slot(key.index).state)
+        {
+            *awaits_drain = true;
+        }
+        call.mark_dirty(key.index);
+        drained.map_err(into_io_error)
     }
 
     /// [`Stream::set_cork`](crate::Stream::set_cork) for a connection of the worker. A

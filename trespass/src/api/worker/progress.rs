@@ -9,7 +9,7 @@ use super::Event;
 use super::cell::WorkerCall;
 use super::slots::{SlotState, WORKER_CQ, WorkerInner};
 use crate::session::lingering::DroppedConnection;
-use crate::session::readiness::Until;
+use crate::session::readiness::{Readiness, Until};
 
 /// Rounds before a poll returns events, so that peers that never stop do not delay the program.
 const MAX_ROUNDS: u32 = 16;
@@ -240,8 +240,12 @@ impl WorkerInner {
     fn progress(&mut self, index: u32) {
         let key = self.key(index);
         let slot = &mut self.slots[index as usize];
-        let SlotState::Open { connection, .. } = &mut slot.state else { return };
+        let SlotState::Open { connection, awaits_drain, .. } = &mut slot.state else { return };
         connection.progress();
+        if *awaits_drain && connection.is_drained_or_failed() {
+            *awaits_drain = false;
+            self.pending_events.push_back(Event::Ready { key, tag: slot.tag, readiness: Readiness::NONE });
+        }
         let sated = connection.may_sleep(self.poller.task_waker());
         if connection.awaits_memory() && !std::mem::replace(&mut slot.awaiting_memory, true) {
             self.awaiting_memory.push(index);
@@ -332,7 +336,7 @@ impl WorkerInner {
         maybe_ready.retain(|index| {
             let key = self.key(*index);
             let slot = self.slot(*index);
-            if let SlotState::Open { connection, readiness_state } = &slot.state {
+            if let SlotState::Open { connection, readiness_state, .. } = &slot.state {
                 let readiness = readiness_state.wanted(connection.readiness());
                 if !readiness.is_none() {
                     events.push(Event::Ready { key, tag: slot.tag, readiness });

@@ -97,6 +97,8 @@ pub(super) enum SlotState {
     Open {
         connection: Box<Connection>,
         readiness_state: ReadinessState,
+        /// A call waits until no written byte depends on this process.
+        awaits_drain: bool,
     },
     /// The program has closed it, and written bytes are still to be sent.
     Closing {
@@ -253,8 +255,11 @@ impl WorkerInner {
     pub(super) fn install(&mut self, index: u32, mut connection: Connection) -> io::Result<()> {
         connection.register(&self.poller, token(index))?;
         self.settle_pool(&connection);
-        self.slot(index).state =
-            SlotState::Open { connection: Box::new(connection), readiness_state: ReadinessState::default() };
+        self.slot(index).state = SlotState::Open {
+            connection: Box::new(connection),
+            readiness_state: ReadinessState::default(),
+            awaits_drain: false,
+        };
         self.mark_dirty(index);
         Ok(())
     }
@@ -358,7 +363,7 @@ impl WorkerInner {
             return Err(no_connection());
         }
         match &mut self.slot(key.index).state {
-            SlotState::Open { connection, readiness_state } => Ok((connection, readiness_state)),
+            SlotState::Open { connection, readiness_state, .. } => Ok((connection, readiness_state)),
             _ => Err(no_connection()),
         }
     }
