@@ -31,7 +31,7 @@ pub trait ConnectInTask: Sealed {
 }
 
 impl<C: ConnectInTask> ConnectionPool<C> {
-    pub(super) async fn get_in_task(&self) -> Result<PooledConnection<C>, GetError> {
+    pub(crate) async fn get_in_task(&self) -> Result<PooledConnection<C>, GetError> {
         let (acquired, mut attempts) = self.acquire();
         let mut granted = match acquired {
             Acquired::Now(granted) => granted,

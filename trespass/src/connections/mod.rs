@@ -105,6 +105,8 @@ mod state;
 mod tasks;
 mod threads;
 
+#[cfg(any(all(unix, feature = "tokio"), feature = "local"))]
+pub(crate) use awaited::ConnectInTask;
 pub use builder::ConnectionPoolBuilder;
 pub use error::GetError;
 pub(crate) use handle::TakenPlace;

@@ -56,7 +56,8 @@
 //! ```
 //!
 //! A client borrows its connections from a pool ([`connections`](crate::connections)), which resolves
-//! names, too.
+//! names, too. Many requests share a connection by a mux ([`mux`](crate::mux)). Both take locks,
+//! which no other thread can hold, because a pool and a mux of this module stay on their thread.
 //!
 //! The threads share nothing of this crate. Data that they share needs a lock, or a channel to the
 //! thread that owns it.

@@ -136,11 +136,11 @@ impl Connection {
         }
     }
 
-    fn poll_read(&self, context: &Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
+    pub(crate) fn poll_read(&self, context: &Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
         self.poll_call(Direction::Read, context, |worker, key| worker.read(key, buffer))
     }
 
-    fn poll_write(&self, context: &Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    pub(crate) fn poll_write(&self, context: &Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.poll_call(Direction::Write, context, |worker, key| worker.write(key, bytes))
     }
 

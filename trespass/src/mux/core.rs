@@ -50,7 +50,7 @@ pub(super) struct State {
     is_shut_down: bool,
     corked: bool,
     /// The task that moves bytes, and waits.
-    #[cfg(all(unix, feature = "tokio"))]
+    #[cfg(any(all(unix, feature = "tokio"), feature = "local"))]
     pub(super) driver: Option<Waker>,
 }
 
@@ -77,7 +77,7 @@ impl Core {
             failure: None,
             is_shut_down: false,
             corked: false,
-            #[cfg(all(unix, feature = "tokio"))]
+            #[cfg(any(all(unix, feature = "tokio"), feature = "local"))]
             driver: None,
         };
         let input = vec![0; INPUT].into_boxed_slice();
@@ -212,7 +212,7 @@ impl Core {
 
 impl State {
     /// Has the task look for what was queued.
-    #[cfg(all(unix, feature = "tokio"))]
+    #[cfg(any(all(unix, feature = "tokio"), feature = "local"))]
     pub(super) fn wake_driver(&mut self) {
         self.engine.wake(self.driver.take());
     }

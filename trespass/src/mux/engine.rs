@@ -35,7 +35,7 @@ use waiting::{WaitList, WaitLists};
 pub(super) use answering::{AnswerRoom, Arrival};
 pub(super) use received::Taken;
 pub(super) use sending::CHUNK;
-#[cfg(all(unix, feature = "tokio"))]
+#[cfg(any(all(unix, feature = "tokio"), feature = "local"))]
 pub(super) use waiting::{WaitCause, WaitPlace};
 
 /// A request of this side.
@@ -140,7 +140,7 @@ impl Engine {
     }
 
     /// Wakes a task with the others.
-    #[cfg(all(unix, feature = "tokio"))]
+    #[cfg(any(all(unix, feature = "tokio"), feature = "local"))]
     pub(super) fn wake(&mut self, waker: Option<Waker>) {
         self.woken.extend(waker);
     }

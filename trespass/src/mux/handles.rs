@@ -15,8 +15,8 @@ use super::payload::MuxBytes;
 use super::stats::MuxStats;
 use crate::Stream;
 
-/// The streams that a mux runs on: [`Stream`], and that of `trespass::tokio` with the feature
-/// `tokio`.
+/// The streams that a mux runs on: [`Stream`], and those of `trespass::tokio` and `trespass::local`
+/// with the features `tokio` and `local`.
 pub trait MuxStream: Sealed {}
 
 impl<S: Sealed> MuxStream for S {}
@@ -86,7 +86,7 @@ impl<S: Sealed> Shared<S> {
     }
 
     /// Whether the program has no handle, and gets none.
-    #[cfg(all(unix, feature = "tokio"))]
+    #[cfg(any(all(unix, feature = "tokio"), feature = "local"))]
     pub(super) fn is_closed(&self) -> bool {
         self.handles.load(Ordering::Acquire) == 0
     }
@@ -124,11 +124,13 @@ impl<S: MuxStream> Mux<S> {
     /// Each side has its own limits.
     ///
     /// A stream of `trespass::tokio` gets a task that moves its bytes, in the runtime of the
-    /// caller. The calls on the mux work in any.
+    /// caller. The calls on the mux work in any. One of `trespass::local` gets a task in its own
+    /// runtime.
     ///
     /// # Errors
     ///
-    /// The stream belongs to the parent of this process.
+    /// The stream belongs to the parent of this process, or its runtime of `trespass::local` does
+    /// not run here.
     ///
     /// # Panics
     ///

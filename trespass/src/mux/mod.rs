@@ -33,9 +33,9 @@
 //! # }
 //! ```
 //!
-//! With the feature `tokio`, a mux takes the streams of `trespass::tokio`, and its calls are
-//! awaited. The names in brackets are tests, of `trespass/tests/suite`, of `async-tests`, or unit
-//! tests.
+//! With the features `tokio` and `local`, a mux takes the streams of `trespass::tokio` and
+//! `trespass::local`, and its calls are awaited. The names in brackets are tests, of
+//! `trespass/tests/suite`, of `async-tests`, or unit tests.
 //!
 //! # Requests and answers
 //!
@@ -81,7 +81,13 @@
 //! For threads, no thread of the mux moves bytes: a call that waits does that, for all others, too.
 //! A call that only sends does not wait, and leaves what the connection does not take to the next
 //! call. [`Mux::drain`] waits until all is sent. Tasks have a task of the mux that moves bytes at
-//! any time. Calls fail when its runtime ends (`muxed::calls_fail_when_the_runtime_of_the_mux_ends`).
+//! any time. Calls fail when its runtime ends
+//! (`mux_runtimes::calls_fail_when_the_runtime_of_the_mux_ends`).
+//!
+//! A mux of `trespass::local` stays on the thread of its runtime. Its calls take locks that no
+//! other thread can hold, so none waits for another core. While the runtime does not run, no bytes
+//! move, and the last drop closes nothing yet. A call that would wait then fails, and gives its
+//! request up (`mux_runtimes::calls_in_another_runtime_do_not_wait`).
 //!
 //! The connection is closed when the last handle is dropped: of a [`Mux`], its requests and its
 //! answers. What a corked mux has queued is sent (`muxed::the_last_drop_sends_what_was_corked`).
@@ -93,7 +99,9 @@
 //! connects once all are loaded beyond a number (`muxed::a_pool_hands_out_the_least_loaded_mux`).
 //! Calls meanwhile share a busy one
 //! (`mux::pool::tests::calls_share_a_busy_mux_while_another_connects`). A failed one leaves the pool
-//! (`muxed::a_pool_replaces_failed_muxes_and_passes_full_ones`).
+//! (`muxed::a_pool_replaces_failed_muxes_and_passes_full_ones`). So does an idle one whose runtime
+//! of `trespass::local` does not run
+//! (`mux_runtimes::a_pool_leaves_the_muxes_of_another_runtime`).
 //!
 //! # Bad peers
 //!
@@ -101,20 +109,31 @@
 //! (`muxed::peers_that_speak_something_else`). When a connection ends, all that wait for it get the
 //! error (`muxed::requests_fail_with_their_connection`).
 
+#[cfg(any(all(unix, feature = "tokio"), feature = "local"))]
+mod awaited;
 mod config;
 mod core;
-#[cfg_attr(not(all(unix, feature = "tokio")), allow(dead_code, reason = "what tasks alone need"))]
+#[cfg_attr(
+    not(any(all(unix, feature = "tokio"), feature = "local")),
+    allow(dead_code, reason = "what tasks alone need")
+)]
 mod engine;
 mod error;
 mod frame;
 mod handles;
+#[cfg(feature = "local")]
+mod local;
 mod payload;
 mod pool;
 mod stats;
 #[cfg(all(unix, feature = "tokio"))]
 mod tasks;
 mod threads;
+#[cfg(any(all(unix, feature = "tokio"), feature = "local"))]
+mod turn;
 
+#[cfg(any(all(unix, feature = "tokio"), feature = "local"))]
+pub use awaited::AwaitedStream;
 pub use config::MuxConfig;
 pub use core::Arrived;
 pub use error::{MuxError, ProtocolViolation};

@@ -3,9 +3,13 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
+#[cfg(any(all(unix, feature = "tokio"), feature = "local"))]
+use super::awaited::InTask;
 use super::config::MuxConfig;
 use super::handles::{Mux, MuxStream};
 use crate::Stream;
+#[cfg(any(all(unix, feature = "tokio"), feature = "local"))]
+use crate::connections::ConnectInTask;
 use crate::connections::{ConnectionPool, GetError, Pooled, PooledConnection, TakenPlace};
 
 /// Muxes to one service, which calls share.
@@ -29,8 +33,8 @@ struct Muxes<S: MuxStream + Pooled> {
 #[derive(Default)]
 struct Connecting {
     threads: Mutex<()>,
-    #[cfg(all(unix, feature = "tokio"))]
-    tasks: ::tokio::sync::Mutex<()>,
+    #[cfg(any(all(unix, feature = "tokio"), feature = "local"))]
+    tasks: super::turn::ConnectTurn,
 }
 
 impl<S: MuxStream + Pooled> MuxPool<S> {
@@ -133,6 +137,27 @@ impl MuxPool<Stream> {
     }
 }
 
+#[cfg(any(all(unix, feature = "tokio"), feature = "local"))]
+impl<S: InTask + ConnectInTask> MuxPool<S> {
+    async fn get_in_task(&self) -> Result<Mux<S>, GetError> {
+        let shared = &self.shared;
+        if let Some(mux) = shared.choose() {
+            return Ok(mux);
+        }
+        let _turn = match shared.connecting.tasks.try_take() {
+            Some(turn) => turn,
+            None => match shared.least_loaded() {
+                Some(mux) => return Ok(mux),
+                None => shared.connecting.tasks.take().await,
+            },
+        };
+        match shared.choose() {
+            Some(mux) => Ok(mux),
+            None => shared.add(shared.connections.get_in_task().await),
+        }
+    }
+}
+
 /// The call for a stream of `trespass::tokio`, which is awaited.
 #[cfg(all(unix, feature = "tokio"))]
 impl MuxPool<crate::tokio::Stream> {
@@ -148,21 +173,31 @@ impl MuxPool<crate::tokio::Stream> {
     ///
     /// There is no mux, and no host accepts.
     pub async fn get(&self) -> Result<Mux<crate::tokio::Stream>, GetError> {
-        let shared = &self.shared;
-        if let Some(mux) = shared.choose() {
-            return Ok(mux);
-        }
-        let _turn = match shared.connecting.tasks.try_lock() {
-            Ok(turn) => turn,
-            Err(_) => match shared.least_loaded() {
-                Some(mux) => return Ok(mux),
-                None => shared.connecting.tasks.lock().await,
-            },
-        };
-        match shared.choose() {
-            Some(mux) => Ok(mux),
-            None => shared.add(shared.connections.get().await),
-        }
+        self.get_in_task().await
+    }
+}
+
+/// The call for a stream of `trespass::local`, which is awaited.
+#[cfg(feature = "local")]
+impl MuxPool<crate::local::Stream> {
+    /// Hands out the mux with the fewest requests in flight. If all are busy, and the pool may have
+    /// more connections, it makes one, unless another call just does. A mux belongs to the runtime
+    /// of the call that has made it. An idle one of another runtime leaves the pool. Use a pool in
+    /// one runtime: a call may wait for one that connects in another, which goes on only there.
+    ///
+    /// # Cancel safety
+    ///
+    /// A drop of the future gives a connect up.
+    ///
+    /// # Errors
+    ///
+    /// There is no mux, and no host accepts.
+    ///
+    /// # Panics
+    ///
+    /// Outside of [`Runtime::block_on`](crate::local::Runtime::block_on), if it connects.
+    pub async fn get(&self) -> Result<Mux<crate::local::Stream>, GetError> {
+        self.get_in_task().await
     }
 }
 
