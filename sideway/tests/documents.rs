@@ -282,7 +282,7 @@ fn exists(test: &str) -> bool {
         // A case of the program in C, or a run of it.
         "c" => read("trespass/c/tests/programs.rs").contains(&format!("\"{name}\"")),
         "tasks" => function("async-tests/tests/tasks") || function("async-tests/tests"),
-        "local" => function("async-tests/tests/local"),
+        "local" => function("async-tests/tests/local") || function("async-tests/tests"),
         "soundness" => root().join("sideway/tests/soundness").join(name).with_extension("stderr").exists(),
         "CI" => read(".ci/run").contains(&format!("\n{name}() {{")),
         _ => false,

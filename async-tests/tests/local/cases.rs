@@ -4,21 +4,24 @@ use std::future::{Future, poll_fn};
 use std::io::{self, ErrorKind};
 use std::net::Shutdown;
 use std::pin::pin;
+use std::rc::Rc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use futures_util::{AsyncReadExt, AsyncWriteExt};
 use test_harness::{Outcome, bytes, cases};
+use trespass::Transport;
 use trespass::local::{Listener, ReadHalf, Stream, WriteHalf, sleep, spawn_local, timeout};
 
 use super::fixture::{Fixture, LONG, anywhere};
+use super::runtime::yield_now;
 
 pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
     cases!(suite: small_requests_are_answered, megabytes_go_both_ways_at_once, messages_keep_their_boundaries,
         blocks_go_without_a_copy, many_connections_of_one_thread, the_traits_of_futures_io,
         a_peer_that_does_not_read_stops_the_writer, times_pass, reads_that_are_dropped_lose_nothing,
         writes_that_are_dropped_give_nothing, unread_bytes_keep_nobody_awake,
-        room_to_write_wakes_no_task_that_waits_for_completions);
+        room_to_write_wakes_no_task_that_waits_for_completions, drains_wait_for_all_bytes);
 }
 
 async fn echo(mut stream: Stream) -> io::Result<()> {
@@ -203,7 +206,7 @@ fn a_peer_that_does_not_read_stops_the_writer(fixture: &Fixture) -> Outcome {
 fn times_pass(fixture: &Fixture) -> Outcome {
     fixture.run(async {
         let begin = Instant::now();
-        let order = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
+        let order = Rc::new(std::cell::RefCell::new(Vec::new()));
         let sleepers: Vec<_> = [30, 10, 20]
             .map(|millis| {
                 let order = order.clone();
@@ -238,19 +241,6 @@ async fn once<T>(future: impl Future<Output = T>) -> Option<T> {
     }
 }
 
-/// Lets the other tasks run.
-async fn give_way() {
-    let mut is_first = true;
-    poll_fn(|context| {
-        if std::mem::take(&mut is_first) {
-            context.waker().wake_by_ref();
-            return Poll::Pending;
-        }
-        Poll::Ready(())
-    })
-    .await;
-}
-
 fn reads_that_are_dropped_lose_nothing(fixture: &Fixture) -> Outcome {
     fixture.run(async {
         let (client, mut server) = fixture.streams().await;
@@ -263,7 +253,7 @@ fn reads_that_are_dropped_lose_nothing(fixture: &Fixture) -> Outcome {
                 Some(count) => received.extend_from_slice(&buffer[..count.unwrap()]),
                 None => {
                     dropped += 1;
-                    give_way().await;
+                    yield_now().await;
                 }
             }
         }
@@ -291,7 +281,7 @@ fn writes_that_are_dropped_give_nothing(fixture: &Fixture) -> Outcome {
             message[..4].copy_from_slice(&number.to_le_bytes());
             while once(client.send(&message)).await.map(Result::unwrap).is_none() {
                 dropped += 1;
-                give_way().await;
+                yield_now().await;
             }
         }
         assert!(dropped > 0, "no send waited");
@@ -350,6 +340,52 @@ fn room_to_write_wakes_no_task_that_waits_for_completions(fixture: &Fixture) -> 
         let polls = polls.await;
         assert!(polls <= 2, "it was polled {polls} times");
         reading.await;
+    });
+    Ok(())
+}
+
+fn drains_wait_for_all_bytes(fixture: &Fixture) -> Outcome {
+    // Over TCP, the system may have room for the rest sooner or later.
+    let waits_for_reader = fixture.transport() == Transport::Rdma;
+    fixture.run(async {
+        let (mut client, mut server) = fixture.streams().await;
+        client.drain().await.unwrap();
+        // More than the buffers of both sides.
+        let mut written = 0;
+        while let Ok(count) = timeout(Duration::from_millis(50), client.write(&[7; 100_000])).await {
+            written += count.unwrap();
+        }
+        let (client, mut polls) = (Rc::new(client), 0);
+        let other = spawn_local({
+            let client = client.clone();
+            async move { client.drain().await }
+        });
+        {
+            let mut dropped = pin!(client.drain());
+            let polled = poll_fn(|context| Poll::Ready(dropped.as_mut().poll(context))).await;
+            assert!(polled.is_pending() || !waits_for_reader, "nobody reads");
+        }
+        let mut draining = pin!(client.drain());
+        let mut counted = pin!(poll_fn(|context| {
+            polls += 1;
+            draining.as_mut().poll(context)
+        }));
+        let early = timeout(Duration::from_millis(50), counted.as_mut()).await;
+        assert!(early.is_err() && !other.is_finished() || !waits_for_reader, "nobody reads");
+        let reading = spawn_local(async move {
+            let mut received = vec![0; written];
+            server.read_exact(&mut received).await.unwrap();
+            server
+        });
+        if early.is_err() {
+            counted.await.unwrap();
+        }
+        other.await.unwrap();
+        assert!(polls < 20, "{polls} polls");
+        let server = reading.await;
+        drop(server);
+        // Nothing is left that could be lost.
+        client.drain().await.unwrap();
     });
     Ok(())
 }

@@ -22,11 +22,19 @@ pub(crate) enum Carrier {
 
 /// Makes runtimes, and connections of one transport.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Fixture(Carrier);
+pub(crate) struct Fixture {
+    carrier: Carrier,
+    probes: bool,
+}
 
 impl Fixture {
     pub(crate) fn new(carrier: Carrier) -> Self {
-        Self(carrier)
+        Self { carrier, probes: true }
+    }
+
+    /// The same, for connections that send nothing while they are idle.
+    pub(crate) fn without_probes(self) -> Self {
+        Self { probes: false, ..self }
     }
 
     pub(crate) fn runtime(&self) -> Runtime {
@@ -40,10 +48,13 @@ impl Fixture {
     }
 
     pub(crate) fn builder(&self) -> Builder {
-        let builder = Builder::new();
+        let mut builder = Builder::new();
+        if !self.probes {
+            builder = builder.keepalive(None).control_keepalive(None);
+        }
         let patient =
             |builder: Builder| builder.handshake_deadline(LONG).probe_timeout(Duration::from_secs(20));
-        match self.0 {
+        match self.carrier {
             Carrier::Tcp => builder.policy(Policy::TcpOnly),
             Carrier::Soft => patient(builder).policy(Policy::RequireRdma),
             Carrier::SoftByCm => patient(builder).bootstrap(Bootstrap::RdmaCm),
@@ -51,17 +62,22 @@ impl Fixture {
     }
 
     pub(crate) fn is_by_cm(&self) -> bool {
-        self.0 == Carrier::SoftByCm
+        self.carrier == Carrier::SoftByCm
     }
 
     pub(crate) fn transport(&self) -> Transport {
-        if self.0 == Carrier::Tcp { Transport::Tcp } else { Transport::Rdma }
+        if self.carrier == Carrier::Tcp { Transport::Tcp } else { Transport::Rdma }
+    }
+
+    pub(crate) async fn listener(&self) -> (Listener, SocketAddr) {
+        let listener = Listener::bind(anywhere()).unwrap();
+        let addr = listener.local_addr().unwrap();
+        (listener, addr)
     }
 
     /// The connecting and the accepted end of a stream.
     pub(crate) async fn streams(&self) -> (Stream, Stream) {
-        let mut listener = Listener::bind(anywhere()).unwrap();
-        let addr = listener.local_addr().unwrap();
+        let (mut listener, addr) = self.listener().await;
         let connecting = spawn_local(async move { Stream::connect(addr).await.unwrap() });
         let (server, _) = listener.accept().await.unwrap();
         let client = connecting.await;

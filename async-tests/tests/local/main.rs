@@ -5,7 +5,11 @@
 mod cases;
 mod ends;
 mod fixture;
+mod mux_runtimes;
+#[path = "../muxed.rs"]
+mod muxed;
 mod pooled;
+mod runtime;
 mod threads;
 
 use std::process::ExitCode;
@@ -48,6 +52,8 @@ fn run(part: &'static str, carrier: Carrier) -> ExitCode {
     cases::add(&mut suite);
     threads::add(&mut suite);
     pooled::add(&mut suite);
+    muxed::add(&mut suite);
+    mux_runtimes::add(&mut suite);
     ends::add(&mut suite);
     suite.run(&test_harness::arguments(), &Ok(Fixture::new(carrier)), terms)
 }

@@ -26,11 +26,17 @@ pub(crate) enum Carrier {
 pub(crate) struct Fixture {
     target: Carrier,
     threads: usize,
+    probes: bool,
 }
 
 impl Fixture {
     pub(crate) fn new(target: Carrier, threads: usize) -> Self {
-        Self { target, threads }
+        Self { target, threads, probes: true }
+    }
+
+    /// The same, for connections that send nothing while they are idle.
+    pub(crate) fn without_probes(self) -> Self {
+        Self { probes: false, ..self }
     }
 
     /// Runs a future to its end in a new runtime. It fails if that takes too long.
@@ -44,7 +50,10 @@ impl Fixture {
     }
 
     pub(crate) fn builder(&self) -> Builder {
-        let builder = Builder::new();
+        let mut builder = Builder::new();
+        if !self.probes {
+            builder = builder.keepalive(None).control_keepalive(None);
+        }
         let patient =
             |builder: Builder| builder.handshake_deadline(LONG).probe_timeout(Duration::from_secs(20));
         match self.target {

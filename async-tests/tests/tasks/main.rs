@@ -11,9 +11,12 @@ mod fixture;
 mod idle;
 mod libraries;
 mod messages;
+mod mux_runtimes;
+#[path = "../muxed.rs"]
 mod muxed;
 mod plain;
 mod pooled;
+mod runtime;
 mod streams;
 mod wakers;
 mod zero_copy;
@@ -69,6 +72,7 @@ fn run(part: &'static str, target: Carrier, threads: usize) -> ExitCode {
     libraries::add(&mut suite);
     pooled::add(&mut suite);
     muxed::add(&mut suite);
+    mux_runtimes::add(&mut suite);
     idle::add(&mut suite);
     wakers::add(&mut suite);
     suite.run(&test_harness::arguments(), &Ok(Fixture::new(target, threads)), terms)

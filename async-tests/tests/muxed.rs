@@ -1,28 +1,30 @@
-//! Many requests on one connection, awaited by tasks.
+//! Many requests on one connection, awaited by tasks. Both programs have these cases: `runtime` is
+//! what differs.
 
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::io::ErrorKind;
 use std::pin::pin;
 use std::task::Poll;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use test_harness::{Outcome, cases};
-use tokio::io::AsyncWriteExt;
-use tokio::task::{JoinHandle, JoinSet};
-use trespass::connections::ConnectionPool;
 use trespass::mux::{Arrived, Mux, MuxConfig, MuxError, MuxPool, ProtocolViolation};
-use trespass::tokio::Stream;
 
-use super::fixture::Fixture;
+use super::fixture::{Fixture, LONG};
+use super::runtime::{
+    SpawnedTask, Stream, accept, connect, pool, sleep, spawn, timeout, write_all, yield_now,
+};
 
 pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
     cases!(suite: answers_come_in_any_order, many_requests_are_in_flight, tasks_share_a_mux,
-        requests_share_writes, a_corked_mux_sends_what_a_call_waits_for,
-        calls_fail_when_the_runtime_of_the_mux_ends, a_drain_sleeps_until_all_is_taken, small_requests_pass_a_large_one, a_request_ends_at_its_deadline,
-        dropped_waits_lose_nothing, parts_follow_a_dropped_wait, a_dropped_request_is_cancelled, answers_in_parts_wait_for_their_reader,
+        requests_share_writes, a_corked_mux_sends_what_a_call_waits_for, a_drain_sleeps_until_all_is_taken,
+        small_requests_pass_a_large_one, a_request_ends_at_its_deadline, dropped_waits_lose_nothing,
+        parts_follow_a_dropped_wait, a_dropped_request_is_cancelled, answers_in_parts_wait_for_their_reader,
         the_peer_accepts_no_more_than_it_says, one_way_messages_arrive, requests_fail_with_their_connection,
-        peers_that_speak_something_else, a_thread_answers_a_task, the_last_handle_ends_the_connection,
-        a_pool_hands_out_the_least_loaded_mux);
+        peers_that_speak_something_else, a_thread_answers_a_task, a_task_answers_a_thread,
+        the_last_handle_ends_the_connection, a_pool_hands_out_the_least_loaded_mux,
+        calls_wait_for_the_first_mux_of_a_pool);
 }
 
 async fn muxes(fixture: &Fixture, config: MuxConfig) -> (Mux<Stream>, Mux<Stream>) {
@@ -31,17 +33,17 @@ async fn muxes(fixture: &Fixture, config: MuxConfig) -> (Mux<Stream>, Mux<Stream
 }
 
 /// Answers each request in a task, until the peer ends.
-fn serve(mux: Mux<Stream>) -> JoinHandle<()> {
-    tokio::spawn(async move {
-        let mut answering = JoinSet::new();
+fn serve(mux: Mux<Stream>) -> SpawnedTask<()> {
+    spawn(async move {
+        let mut answering = Vec::new();
         while let Ok(Some(mut request)) = mux.next_request().await {
-            answering.spawn(async move {
+            answering.push(spawn(async move {
                 let bytes = request.bytes().await.unwrap();
                 request.answer(bytes).unwrap();
-            });
+            }));
         }
-        while let Some(answered) = answering.join_next().await {
-            answered.unwrap();
+        for answered in answering {
+            answered.await;
         }
     })
 }
@@ -51,10 +53,10 @@ fn pattern(len: usize, seed: usize) -> Vec<u8> {
 }
 
 async fn until_idle(mux: &Mux<Stream>) {
-    let limit = Instant::now() + super::fixture::LONG;
+    let limit = Instant::now() + LONG;
     while mux.in_flight() > 0 {
         assert!(Instant::now() < limit, "{mux:?}");
-        tokio::time::sleep(Duration::from_millis(1)).await;
+        sleep(Duration::from_millis(1)).await;
     }
 }
 
@@ -93,7 +95,7 @@ fn many_requests_are_in_flight(fixture: &Fixture) -> Outcome {
         }
         client.drain().await.unwrap();
         drop(client);
-        serving.await.unwrap();
+        serving.await;
     });
     Ok(())
 }
@@ -102,23 +104,23 @@ fn tasks_share_a_mux(fixture: &Fixture) -> Outcome {
     fixture.run(async {
         let (client, server) = muxes(fixture, MuxConfig::new().max_requests(20)).await;
         let serving = serve(server);
-        let mut asking = JoinSet::new();
+        let mut asking = Vec::new();
         for task in 0..64 {
             let client = client.clone();
-            asking.spawn(async move {
+            asking.push(spawn(async move {
                 for round in 0..10 {
                     let bytes = pattern(if round == 5 { 50_000 } else { 64 }, task * 10 + round);
                     let answer = client.request(&bytes).await.unwrap().wait().await.unwrap();
                     assert!(answer == bytes);
                 }
-            });
+            }));
         }
-        while let Some(asked) = asking.join_next().await {
-            asked.unwrap();
+        for asked in asking {
+            asked.await;
         }
         assert_eq!((client.in_flight(), client.stats().requests), (0, 640));
         drop(client);
-        serving.await.unwrap();
+        serving.await;
     });
     Ok(())
 }
@@ -141,55 +143,23 @@ fn requests_share_writes(fixture: &Fixture) -> Outcome {
         let after = client.stats();
         assert_eq!((after.frames_sent - before.frames_sent, after.batches - before.batches), (100, 1));
         drop(client);
-        serving.await.unwrap();
+        serving.await;
     });
     Ok(())
 }
 
 fn a_corked_mux_sends_what_a_call_waits_for(fixture: &Fixture) -> Outcome {
+    // A probe would wake the task of the mux.
+    let fixture = fixture.without_probes();
     fixture.run(async {
-        // No probe wakes the task of the mux.
-        let builder = fixture.builder().keepalive(None).control_keepalive(None);
-        let (client, server) = fixture.streams_with(builder).await;
-        let client = Mux::over(client, &MuxConfig::new()).unwrap();
-        let serving = serve(Mux::over(server, &MuxConfig::new()).unwrap());
+        let (client, server) = muxes(&fixture, MuxConfig::new()).await;
+        let serving = serve(server);
         client.set_cork(true);
         let pending = client.request(b"corked").await.unwrap();
-        let answer = tokio::time::timeout(super::fixture::LONG / 2, pending.wait()).await;
+        let answer = timeout(LONG / 2, pending.wait()).await;
         assert_eq!(answer.expect("it is sent").unwrap(), b"corked");
         drop(client);
-        serving.await.unwrap();
-    });
-    Ok(())
-}
-
-fn calls_fail_when_the_runtime_of_the_mux_ends(fixture: &Fixture) -> Outcome {
-    fixture.run(async {
-        // One runtime never runs its tasks.
-        let runtimes = [
-            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap(),
-            tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap(),
-        ];
-        for other in runtimes {
-            let (client, server) = fixture.streams().await;
-            let server = Mux::over(server, &MuxConfig::new()).unwrap();
-            let client = {
-                let _other = other.enter();
-                Mux::over(client, &MuxConfig::new()).unwrap()
-            };
-            let waiting = tokio::spawn({
-                let client = client.clone();
-                async move { client.next_request().await }
-            });
-            tokio::task::yield_now().await;
-            other.shutdown_background();
-            let ended = tokio::time::timeout(super::fixture::LONG, waiting).await;
-            let error = ended.expect("the call ends").unwrap().unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::BrokenPipe, "{error}");
-            let error = client.request(b"?").await.unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::BrokenPipe, "{error}");
-            drop(server);
-        }
+        serving.await;
     });
     Ok(())
 }
@@ -206,7 +176,7 @@ fn a_drain_sleeps_until_all_is_taken(fixture: &Fixture) -> Outcome {
             draining.as_mut().poll(context)
         }));
         let time = Duration::from_millis(50);
-        assert!(tokio::time::timeout(time, counted.as_mut()).await.is_err());
+        assert!(timeout(time, counted.as_mut()).await.is_err());
         drop(message);
         counted.await.unwrap();
         assert!(polls < 20, "{polls} polls");
@@ -230,7 +200,7 @@ fn small_requests_pass_a_large_one(fixture: &Fixture) -> Outcome {
         at_server.answer(bytes).unwrap();
         assert!(large.wait().await.unwrap() == pattern(LARGE, 1));
         drop(client);
-        serving.await.unwrap();
+        serving.await;
     });
     Ok(())
 }
@@ -250,7 +220,7 @@ fn a_request_ends_at_its_deadline(fixture: &Fixture) -> Outcome {
         let error = pending.wait().await.unwrap_err();
         assert!(matches!(error, MuxError::DeadlinePassed { after } if after == time), "{error}");
         while !request.is_cancelled() {
-            tokio::time::sleep(Duration::from_millis(1)).await;
+            sleep(Duration::from_millis(1)).await;
         }
         assert!(matches!(request.answer(b"late"), Err(MuxError::Cancelled)));
         until_idle(&client).await;
@@ -275,11 +245,11 @@ fn dropped_waits_lose_nothing(fixture: &Fixture) -> Outcome {
             let polled = poll_fn(|context| Poll::Ready(next.as_mut().poll(context))).await;
             match polled {
                 Poll::Ready(request) => break request.unwrap().unwrap(),
-                Poll::Pending => tokio::task::yield_now().await,
+                Poll::Pending => yield_now().await,
             }
         };
         while !poll_and_drop(request.next_part(&mut Vec::new())).await {
-            tokio::task::yield_now().await;
+            yield_now().await;
         }
         let mut answers = request.answers();
         answers.send(pattern(500_000, 2)).await.unwrap();
@@ -289,7 +259,7 @@ fn dropped_waits_lose_nothing(fixture: &Fixture) -> Outcome {
             let polled = poll_fn(|context| Poll::Ready(next.as_mut().poll(context))).await;
             match polled {
                 Poll::Ready(answer) => break answer.unwrap().unwrap(),
-                Poll::Pending => tokio::task::yield_now().await,
+                Poll::Pending => yield_now().await,
             }
         };
         assert!(answer == pattern(500_000, 2));
@@ -304,7 +274,7 @@ fn parts_follow_a_dropped_wait(fixture: &Fixture) -> Outcome {
     const LEN: usize = 1 << 20;
     async fn until_received(mux: &Mux<Stream>) {
         while mux.stats().bytes_received < 100_000 {
-            tokio::time::sleep(Duration::from_millis(1)).await;
+            sleep(Duration::from_millis(1)).await;
         }
     }
     fixture.run(async {
@@ -347,7 +317,7 @@ fn answers_in_parts_wait_for_their_reader(fixture: &Fixture) -> Outcome {
         let (client, server) = muxes(fixture, MuxConfig::new().window(32 << 10)).await;
         let mut slow = client.request(b"all").await.unwrap();
         let request = server.next_request().await.unwrap().unwrap();
-        let sending = tokio::spawn(async move {
+        let sending = spawn(async move {
             let mut answers = request.answers();
             for seed in 0..PARTS {
                 answers.send(pattern(2000, seed)).await.unwrap();
@@ -364,9 +334,9 @@ fn answers_in_parts_wait_for_their_reader(fixture: &Fixture) -> Outcome {
             assert_eq!(slow.next_answer().await.unwrap().unwrap(), pattern(2000, seed));
         }
         assert_eq!(slow.next_answer().await.unwrap(), None);
-        sending.await.unwrap();
+        sending.await;
         drop((client, slow));
-        serving.await.unwrap();
+        serving.await;
     });
     Ok(())
 }
@@ -378,7 +348,7 @@ fn the_peer_accepts_no_more_than_it_says(fixture: &Fixture) -> Outcome {
         assert!(!client.has_room());
         let error = client.request_within(b"3", Duration::from_millis(20)).await.unwrap_err();
         assert!(matches!(error, MuxError::DeadlinePassed { .. }), "{error}");
-        let waiting = tokio::spawn({
+        let waiting = spawn({
             let client = client.clone();
             async move { client.request(b"4").await.unwrap().wait().await }
         });
@@ -386,9 +356,9 @@ fn the_peer_accepts_no_more_than_it_says(fixture: &Fixture) -> Outcome {
         for (pending, expected) in pending.into_iter().zip([b"1", b"2"]) {
             assert_eq!(pending.wait().await.unwrap(), expected);
         }
-        assert_eq!(waiting.await.unwrap().unwrap(), b"4");
+        assert_eq!(waiting.await.unwrap(), b"4");
         drop(client);
-        serving.await.unwrap();
+        serving.await;
     });
     Ok(())
 }
@@ -396,7 +366,7 @@ fn the_peer_accepts_no_more_than_it_says(fixture: &Fixture) -> Outcome {
 fn one_way_messages_arrive(fixture: &Fixture) -> Outcome {
     fixture.run(async {
         let (client, server) = muxes(fixture, MuxConfig::new().max_requests(4)).await;
-        let sending = tokio::spawn(async move {
+        let sending = spawn(async move {
             for seed in 0..100 {
                 client.send_one_way(pattern(seed * 300, seed)).await.unwrap();
             }
@@ -407,7 +377,7 @@ fn one_way_messages_arrive(fixture: &Fixture) -> Outcome {
             assert!(message.is_one_way());
             assert_eq!(message.bytes().await.unwrap(), pattern(seed * 300, seed));
         }
-        sending.await.unwrap();
+        sending.await;
     });
     Ok(())
 }
@@ -415,15 +385,15 @@ fn one_way_messages_arrive(fixture: &Fixture) -> Outcome {
 fn requests_fail_with_their_connection(fixture: &Fixture) -> Outcome {
     fixture.run(async {
         let (client, server) = muxes(fixture, MuxConfig::new()).await;
-        let mut pending = JoinSet::new();
+        let mut pending = Vec::new();
         for seed in 0..10 {
             let sent = client.request(pattern(100_000, seed)).await.unwrap();
-            pending.spawn(sent.wait());
+            pending.push(spawn(sent.wait()));
         }
         let request = server.next_request().await.unwrap().unwrap();
         drop((request, server));
-        while let Some(ended) = pending.join_next().await {
-            let error = ended.unwrap().unwrap_err();
+        for ended in pending {
+            let error = ended.await.unwrap_err();
             let is_of_connection = matches!(error, MuxError::Closed | MuxError::Connection { .. });
             assert!(is_of_connection || matches!(error, MuxError::Unanswered), "{error}");
         }
@@ -437,7 +407,7 @@ fn peers_that_speak_something_else(fixture: &Fixture) -> Outcome {
     fixture.run(async {
         let (client, mut other) = fixture.streams().await;
         let client = Mux::over(client, &MuxConfig::new()).unwrap();
-        other.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await.unwrap();
+        write_all(&mut other, b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
         let error = client.request(b"?").await.unwrap_err();
         assert!(matches!(error, MuxError::Protocol(ProtocolViolation::NoMux)), "{error}");
         assert_eq!(error.kind(), ErrorKind::InvalidData);
@@ -446,26 +416,50 @@ fn peers_that_speak_something_else(fixture: &Fixture) -> Outcome {
 }
 
 fn a_thread_answers_a_task(fixture: &Fixture) -> Outcome {
+    let listener = fixture.builder().bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap();
+    let serving = thread::spawn(move || {
+        let server = Mux::over(listener.accept().unwrap().0, &MuxConfig::new()).unwrap();
+        for _ in 0..50 {
+            let mut request = server.next_request_within(LONG).unwrap().unwrap();
+            let bytes = request.bytes().unwrap();
+            request.answer(bytes).unwrap();
+        }
+        server.next_request_within(LONG).unwrap().is_none()
+    });
     fixture.run(async {
-        let (client, server) = fixture.streams().await;
-        let server = server.into_blocking().unwrap();
-        let serving = std::thread::spawn(move || {
-            let server = Mux::over(server, &MuxConfig::new()).unwrap();
-            for _ in 0..50 {
-                let mut request = server.next_request().unwrap().unwrap();
-                let bytes = request.bytes().unwrap();
-                request.answer(bytes).unwrap();
-            }
-            server.next_request().unwrap().is_none()
-        });
-        let client = Mux::over(client, &MuxConfig::new()).unwrap();
+        let client = Mux::over(connect(fixture, addr).await, &MuxConfig::new()).unwrap();
         for seed in 0..50 {
             let bytes = pattern(seed * 3000, seed);
             assert!(client.request(&bytes).await.unwrap().wait().await.unwrap() == bytes);
         }
         client.drain().await.unwrap();
-        drop(client);
-        assert!(tokio::task::spawn_blocking(move || serving.join().unwrap()).await.unwrap());
+    });
+    assert!(serving.join().unwrap(), "the end after the last request");
+    Ok(())
+}
+
+fn a_task_answers_a_thread(fixture: &Fixture) -> Outcome {
+    const LARGE: usize = 1 << 20;
+    let config = fixture.builder().build().unwrap();
+    fixture.run(async {
+        let (mut listener, addr) = fixture.listener().await;
+        let asking = thread::spawn(move || {
+            let client = Mux::over(config.connect(addr).unwrap(), &MuxConfig::new()).unwrap();
+            let large = client.request_within(pattern(LARGE, 1), LONG).unwrap();
+            let pending: Vec<_> = (0..50)
+                .map(|seed| client.request_within(pattern(seed * 1000, seed), LONG).unwrap())
+                .collect();
+            for (seed, pending) in pending.into_iter().enumerate() {
+                assert!(pending.wait().unwrap() == pattern(seed * 1000, seed));
+            }
+            assert!(large.wait().unwrap() == pattern(LARGE, 1));
+            client.send_one_way(b"the last").unwrap();
+            client.drain(Instant::now() + LONG).unwrap();
+        });
+        let server = Mux::over(accept(&mut listener).await, &MuxConfig::new()).unwrap();
+        serve(server).await;
+        asking.join().unwrap();
     });
     Ok(())
 }
@@ -481,7 +475,7 @@ fn the_last_handle_ends_the_connection(fixture: &Fixture) -> Outcome {
         request.answer(b"!").unwrap();
         assert_eq!(pending.wait().await.unwrap(), b"!");
         let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
-        let (limit, before) = (Instant::now() + super::fixture::LONG, descriptors());
+        let (limit, before) = (Instant::now() + LONG, descriptors());
         for _ in 0..20 {
             let (client, server) = muxes(fixture, MuxConfig::new()).await;
             client.request(b"nobody answers").await.unwrap();
@@ -489,7 +483,7 @@ fn the_last_handle_ends_the_connection(fixture: &Fixture) -> Outcome {
         }
         while descriptors() > before + 10 {
             assert!(Instant::now() < limit, "{} descriptors, and before {before}", descriptors());
-            tokio::time::sleep(Duration::from_millis(10)).await;
+            sleep(Duration::from_millis(10)).await;
         }
     });
     Ok(())
@@ -497,17 +491,17 @@ fn the_last_handle_ends_the_connection(fixture: &Fixture) -> Outcome {
 
 fn a_pool_hands_out_the_least_loaded_mux(fixture: &Fixture) -> Outcome {
     fixture.run(async {
-        let (listener, addr) = fixture.listener().await;
-        let accepting = tokio::spawn(async move {
-            let mut serving = JoinSet::new();
+        let (mut listener, addr) = fixture.listener().await;
+        let accepting = spawn(async move {
+            let mut serving = Vec::new();
             for _ in 0..2 {
-                let (stream, _) = listener.accept().await.unwrap();
-                serving.spawn(serve(Mux::over(stream, &MuxConfig::new()).unwrap()));
+                serving.push(serve(Mux::over(accept(&mut listener).await, &MuxConfig::new()).unwrap()));
             }
-            serving.join_all().await
+            for served in serving {
+                served.await;
+            }
         });
-        let connections =
-            ConnectionPool::<Stream>::builder(addr).config(fixture.config()).maximum(2).build().unwrap();
+        let connections = pool(fixture, addr, 2);
         let pool = MuxPool::new(connections, MuxConfig::new(), 1);
         // Unread answers of more than a window keep their requests in flight.
         let large = pattern(1 << 20, 1);
@@ -522,7 +516,43 @@ fn a_pool_hands_out_the_least_loaded_mux(fixture: &Fixture) -> Outcome {
         }
         assert_eq!(pool.connections().stats().made, 2);
         drop(pool);
-        accepting.await.unwrap();
+        accepting.await;
+    });
+    Ok(())
+}
+
+fn calls_wait_for_the_first_mux_of_a_pool(fixture: &Fixture) -> Outcome {
+    const CALLS: usize = 8;
+    fixture.run(async {
+        let (mut listener, addr) = fixture.listener().await;
+        drop(spawn::<()>(async move {
+            // A connect that was given up may be accepted, too.
+            loop {
+                drop(serve(Mux::over(accept(&mut listener).await, &MuxConfig::new()).unwrap()));
+            }
+        }));
+        let pool = MuxPool::new(pool(fixture, addr, 2), MuxConfig::new(), CALLS as u32);
+        let mut connecting = Box::pin(pool.get());
+        assert!(poll_fn(|context| Poll::Ready(connecting.as_mut().poll(context))).await.is_pending());
+        assert!(!poll_and_drop(pool.get()).await, "it waits for the one that connects");
+        let mut asking = Vec::new();
+        for call in 0..CALLS {
+            let pool = pool.clone();
+            asking.push(spawn(async move {
+                let mux = pool.get().await.unwrap();
+                assert_eq!(
+                    mux.request(pattern(64, call)).await.unwrap().wait().await.unwrap(),
+                    pattern(64, call)
+                );
+            }));
+        }
+        yield_now().await;
+        // The next one connects in its place.
+        drop(connecting);
+        for asked in asking {
+            asked.await;
+        }
+        assert_eq!((pool.connections().stats().made, pool.loads()), (1, vec![0]));
     });
     Ok(())
 }

@@ -1,0 +1,49 @@
+//! What the cases of both programs use of the runtime: here that of `trespass::local`.
+
+use std::future::{Future, poll_fn};
+use std::net::SocketAddr;
+use std::task::Poll;
+
+use trespass::connections::ConnectionPool;
+use trespass::local::{JoinHandle, Listener, spawn_local};
+
+use super::fixture::Fixture;
+
+pub(crate) use trespass::local::{Stream, sleep, timeout};
+
+pub(crate) type SpawnedTask<T> = JoinHandle<T>;
+
+pub(crate) fn spawn<T: 'static>(future: impl Future<Output = T> + 'static) -> SpawnedTask<T> {
+    spawn_local(future)
+}
+
+/// Lets the other tasks run.
+pub(crate) async fn yield_now() {
+    let mut is_first = true;
+    poll_fn(|context| {
+        if std::mem::take(&mut is_first) {
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        Poll::Ready(())
+    })
+    .await;
+}
+
+/// The connection has the parameters of the runtime.
+pub(crate) async fn connect(_: &Fixture, addr: SocketAddr) -> Stream {
+    Stream::connect(addr).await.unwrap()
+}
+
+pub(crate) async fn accept(listener: &mut Listener) -> Stream {
+    listener.accept().await.unwrap().0
+}
+
+pub(crate) async fn write_all(stream: &mut Stream, bytes: &[u8]) {
+    stream.write_all(bytes).await.unwrap();
+}
+
+/// The connections have the parameters of the runtime.
+pub(crate) fn pool(_: &Fixture, addr: SocketAddr, maximum: usize) -> ConnectionPool<Stream> {
+    ConnectionPool::builder(addr).maximum(maximum).build().unwrap()
+}
