@@ -56,8 +56,11 @@
 //!
 //! # Sharing the connection
 //!
-//! Messages above 16 KiB go in chunks, which take turns. Smaller ones go before the next chunk
-//! (`muxed::small_requests_pass_a_large_one`). A request and its answers have a
+//! Messages above 16 KiB go in chunks. Smaller ones go before the next chunk
+//! (`muxed::small_requests_pass_a_large_one`). Long messages end one after another, and none waits
+//! for more than 1 MiB of each of the others
+//! (`mux::engine::tests::messages_of_a_few_turns_end_one_after_another`,
+//! `mux::engine::tests::a_message_of_few_chunks_waits_for_a_share_of_the_long_ones`). A request and its answers have a
 //! [window](MuxConfig::window) each: bytes that the receiving program has not taken. So a program
 //! that leaves an answer unread holds up that answer alone. It also bounds what a peer can make
 //! this side keep (`mux::engine::tests::frames_that_are_almost_right_do_no_harm`).

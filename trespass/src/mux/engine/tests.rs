@@ -182,6 +182,63 @@ fn large_messages_take_turns() {
     assert!((3 * CHUNK..=12 * CHUNK).contains(&first), "{first}");
 }
 
+const WIDE: Capacity = Capacity { window: 4 << 20, requests: 16 };
+
+#[test]
+fn messages_of_a_few_turns_end_one_after_another() {
+    let mut pair = Pair::new(CAPACITY, WIDE);
+    let ids = Vec::from_iter((0..4).map(|seed| pair.ask(&bytes(16 * CHUNK, seed))));
+    for pair_of_ids in ids.windows(2) {
+        let [first, second] = [pair_of_ids[0], pair_of_ids[1]];
+        while !pair.server.peer_requests.get(&first).is_some_and(|request| request.body.has_ended()) {
+            assert!(pair.step(CHUNK));
+        }
+        let next = pair.client.own_requests[&second].body.sent();
+        assert!(next <= 8 * CHUNK, "half of the next one is sent: {next}");
+    }
+}
+
+#[test]
+fn a_message_of_few_chunks_waits_for_a_share_of_the_long_ones() {
+    let mut pair = Pair::new(CAPACITY, WIDE);
+    let ids = Vec::from_iter((0..12).map(|seed| pair.ask(&bytes(200 * CHUNK, seed))));
+    // All have had their first turn.
+    while pair.client.own_requests[&ids[11]].body.sent() < 4 * CHUNK {
+        assert!(pair.step(CHUNK));
+    }
+    let short = pair.ask(&bytes(3 * CHUNK, 99));
+    let mut steps = 0;
+    while !pair.server.peer_requests.get(&short).is_some_and(|request| request.body.has_ended()) {
+        assert!(pair.step(CHUNK));
+        steps += 1;
+    }
+    // A batch is under way, and each of two has two of its chunks.
+    assert!(steps <= 28, "{steps} chunks went before its end");
+    let later = ids.iter().filter(|id| pair.client.own_requests[id].body.sent() > 4 * CHUNK);
+    assert!(later.count() > 0, "the long ones go on, too");
+}
+
+#[test]
+fn a_whole_message_stays_in_one_piece_while_the_window_has_room() {
+    for (window, stays) in [(1 << 20, true), (4 * CHUNK as u64, false)] {
+        let mut pair = Pair::new(CAPACITY, Capacity { window, ..CAPACITY });
+        let id = pair.ask(&bytes(3 * CHUNK + 1, 7));
+        while !pair.server.peer_requests.get(&id).is_some_and(|request| request.body.waiting() > 2 * CHUNK) {
+            assert!(pair.step(100));
+        }
+        assert_ne!(pair.server.must_take_body(id), stays, "half of a window of {window} is full");
+        pair.settle();
+        assert!(pair.server.must_take_body(id), "all has arrived, or needs the room");
+        let arrived = pair.arrived();
+        assert_eq!(arrived, (id, bytes(3 * CHUNK + 1, 7)));
+        pair.server.answer(id, bytes(3 * CHUNK, 8).into(), true);
+        assert!(!pair.client.must_take_answer(id));
+        pair.settle();
+        assert!(pair.client.must_take_answer(id));
+        assert_eq!(pair.answer(id).unwrap(), bytes(3 * CHUNK, 8));
+    }
+}
+
 #[test]
 fn a_reader_that_stops_holds_up_its_answers_alone() {
     let mut pair = Pair::default();
