@@ -60,10 +60,12 @@
 //! (`muxed::small_requests_pass_a_large_one`). Long messages end one after another, and none waits
 //! for more than 1 MiB of each of the others
 //! (`mux::engine::tests::messages_of_a_few_turns_end_one_after_another`,
-//! `mux::engine::tests::a_message_of_few_chunks_waits_for_a_share_of_the_long_ones`). A request and its answers have a
-//! [window](MuxConfig::window) each: bytes that the receiving program has not taken. So a program
-//! that leaves an answer unread holds up that answer alone. It also bounds what a peer can make
-//! this side keep (`mux::engine::tests::frames_that_are_almost_right_do_no_harm`).
+//! `mux::engine::tests::a_message_of_few_chunks_waits_for_a_share_of_the_long_ones`).
+//!
+//! A request and its answers have a [window](MuxConfig::window) each: bytes that the receiving
+//! program has not taken. So a program that leaves an answer unread holds up that answer alone. It
+//! also bounds what a peer can make this side keep
+//! (`mux::engine::tests::frames_that_are_almost_right_do_no_harm`).
 //!
 //! A peer accepts a [number of requests](MuxConfig::max_requests) at a time. A call waits while it
 //! has as many (`muxed::the_peer_accepts_no_more_than_it_says`). A cancelled one counts until the

@@ -194,7 +194,7 @@ fn messages_of_a_few_turns_end_one_after_another() {
             assert!(pair.step(CHUNK));
         }
         let next = pair.client.own_requests[&second].body.sent();
-        assert!(next <= 8 * CHUNK, "half of the next one is sent: {next}");
+        assert!(next <= 10 * CHUNK, "most of the next one is sent: {next}");
     }
 }
 
