@@ -95,6 +95,12 @@ impl Core {
         done
     }
 
+    /// Wakes those for whom the state has changed. They may call the mux, so that nothing is locked.
+    fn wake(&self) {
+        let woken = self.lock().engine.take_woken();
+        woken.into_iter().for_each(Waker::wake);
+    }
+
     /// No call of the program runs while it is locked.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -102,13 +108,8 @@ impl Core {
 
     /// Ends the use of the connection. The first reason counts.
     pub(super) fn fail(&self, error: MuxError) {
-        self.with(|state| {
-            if state.failure.is_none() {
-                tracing::debug!(%error, "a mux has ended");
-                state.failure = Some(error);
-                state.engine.wake_all();
-            }
-        });
+        self.lock().fail(error);
+        self.wake();
     }
 
     /// Whether the peer has broken the protocol, and was not told.
@@ -152,18 +153,23 @@ impl Core {
 
     /// Writes all that there is room for.
     pub(super) fn write(&self, wire: &mut dyn Wire) -> bool {
-        let mut moved = false;
         let mut buffers = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
-        let buffers = &mut *buffers;
+        let moved = self.write_from(&mut buffers, wire);
+        drop(buffers);
+        self.wake();
+        moved
+    }
+
+    fn write_from(&self, buffers: &mut Buffers, wire: &mut dyn Wire) -> bool {
+        let mut moved = false;
         loop {
             if buffers.sent == buffers.batch.len() {
                 buffers.batch.clear();
                 (buffers.sent, buffers.is_full) = (0, false);
-                self.with(|state| {
-                    if state.failure.is_none() {
-                        state.engine.next_batch(&mut buffers.batch);
-                    }
-                });
+                let mut state = self.lock();
+                if state.failure.is_none() {
+                    state.engine.next_batch(&mut buffers.batch);
+                }
                 if buffers.batch.is_empty() {
                     return moved;
                 }
@@ -175,7 +181,7 @@ impl Core {
                     return moved;
                 }
                 Err(error) => {
-                    self.fail(MuxError::of_connection(&error));
+                    self.lock().fail(MuxError::of_connection(&error));
                     return true;
                 }
             }
@@ -183,23 +189,29 @@ impl Core {
     }
 
     fn read(&self, wire: &mut dyn Wire) -> bool {
-        let mut moved = false;
         let mut buffers = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
+        let moved = self.read_into(&mut buffers.input, wire);
+        drop(buffers);
+        self.wake();
+        moved
+    }
+
+    fn read_into(&self, input: &mut [u8], wire: &mut dyn Wire) -> bool {
+        let mut moved = false;
         for _ in 0..MOST_READS {
-            let error = match wire.read(&mut buffers.input) {
+            let error = match wire.read(input) {
                 Ok(None) => break,
                 Ok(Some(0)) => MuxError::Closed,
                 Ok(Some(count)) => {
                     moved = true;
-                    let (bytes, now) = (&buffers.input[..count], Instant::now());
-                    match self.with(|state| state.engine.receive(bytes, now)) {
+                    match self.lock().engine.receive(&input[..count], Instant::now()) {
                         Ok(()) => continue,
                         Err(violation) => violation.into(),
                     }
                 }
                 Err(error) => MuxError::of_connection(&error),
             };
-            self.fail(error);
+            self.lock().fail(error);
             break;
         }
         moved
@@ -211,6 +223,15 @@ impl Core {
 }
 
 impl State {
+    /// Ends the use of the connection. The first reason counts.
+    fn fail(&mut self, error: MuxError) {
+        if self.failure.is_none() {
+            tracing::debug!(%error, "a mux has ended");
+            self.failure = Some(error);
+            self.engine.wake_all();
+        }
+    }
+
     /// Has the task look for what was queued.
     #[cfg(any(all(unix, feature = "tokio"), feature = "local"))]
     pub(super) fn wake_driver(&mut self) {
@@ -373,5 +394,54 @@ mod tests {
         });
         let value = u32::from_le_bytes(batch[HELLO + 4..HELLO + 8].try_into().unwrap());
         assert!((1..=1000).contains(&value), "{value} ms");
+    }
+
+    /// A wire that takes all, and brings the hello of a peer.
+    #[cfg(any(all(unix, feature = "tokio"), feature = "local"))]
+    struct FirstBytes(Option<[u8; HELLO]>);
+
+    #[cfg(any(all(unix, feature = "tokio"), feature = "local"))]
+    impl Wire for FirstBytes {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+            Ok(self.0.take().map(|hello| {
+                buffer[..HELLO].copy_from_slice(&hello);
+                HELLO
+            }))
+        }
+
+        fn write(&mut self, bytes: &[u8]) -> io::Result<Option<usize>> {
+            Ok(Some(bytes.len()))
+        }
+    }
+
+    #[test]
+    #[cfg(any(all(unix, feature = "tokio"), feature = "local"))]
+    fn a_waker_calls_the_mux_that_wakes_it() {
+        use std::sync::Arc;
+        use std::sync::atomic::{AtomicU32, Ordering};
+
+        use super::super::engine::{WaitCause, WaitPlace};
+
+        struct Calling(Arc<Core>, AtomicU32);
+
+        impl std::task::Wake for Calling {
+            fn wake(self: Arc<Self>) {
+                // The calls that lock both the state and the bytes.
+                assert!(self.0.is_sent() && !self.0.can_write());
+                self.0.pump(&mut FirstBytes(None));
+                self.1.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+
+        let core = Arc::new(Core::new(&MuxConfig::new()));
+        let calling = Arc::new(Calling(core.clone(), AtomicU32::new(0)));
+        let (waker, mut places) = (calling.clone().into(), [WaitPlace::default(), WaitPlace::default()]);
+        core.with(|state| {
+            state.engine.wait(WaitCause::Sent, &mut places[0], &waker);
+            state.engine.wait(WaitCause::Room { one_way: false }, &mut places[1], &waker);
+        });
+        let hello = Capacity { requests: 1, window: 4096 }.encode();
+        core.pump(&mut FirstBytes(Some(hello)));
+        assert_eq!(calling.1.load(Ordering::Relaxed), 2, "one is sent, and one may request");
     }
 }

@@ -24,7 +24,7 @@ use std::collections::{HashMap, VecDeque};
 use std::task::Waker;
 use std::time::Instant;
 
-use super::frame::{Capacity, Ending};
+use super::frame::{Capacity, Ending, Purpose};
 use super::stats::MuxStats;
 use received::Inbox;
 use receiving::Parser;
@@ -78,6 +78,8 @@ pub(super) struct Engine {
     /// The same for those that were refused.
     unsent_refusals: u32,
     turns: Turns,
+    /// Requests and answers for which the next batch has credit.
+    credits: Vec<(Purpose, u64)>,
     own_requests: HashMap<u64, OwnRequest>,
     next_id: u64,
     /// Requests of this side that the peer has not ended.
@@ -104,6 +106,7 @@ impl Engine {
             unsent_ends: 0,
             unsent_refusals: 0,
             turns: Turns::default(),
+            credits: Vec::new(),
             own_requests: HashMap::new(),
             next_id: 0,
             in_flight: 0,

@@ -40,8 +40,8 @@ impl Engine {
     pub(in super::super) fn take_body(&mut self, id: u64, into: &mut Vec<u8>) -> Option<Taken> {
         let request = self.peer_requests.get_mut(&id).filter(|request| !request.is_cancelled)?;
         let taken = request.body.take(into);
-        if let Some(credit) = request.body.credit_to_give(self.own.window) {
-            self.control(MuxHeader::control(Purpose::RequestCredit, id, credit));
+        if request.body.announces_credit(self.own.window) {
+            self.credits.push((Purpose::RequestCredit, id));
         }
         Some(taken)
     }

@@ -1,6 +1,7 @@
 //! Batches of frames for the peer.
 
-use super::super::frame::Purpose;
+use super::super::frame::{MuxHeader, Purpose};
+use super::received::Inbox;
 use super::sending::QUEUED;
 use super::turns::Turn;
 use super::{CHUNK, Engine};
@@ -15,7 +16,7 @@ const KEPT_ONE_WAY: usize = 4 << 20;
 impl Engine {
     /// Whether [`next_batch`](Self::next_batch) would have anything.
     pub(in super::super) fn has_output(&self) -> bool {
-        !self.out.is_empty() || self.peer.is_some() && !self.turns.is_empty()
+        !self.out.is_empty() || self.peer.is_some() && !(self.turns.is_empty() && self.credits.is_empty())
     }
 
     /// Whether all messages are in batches, and the peer's program has taken those without an
@@ -41,6 +42,7 @@ impl Engine {
     /// sent, so that requests share it meanwhile.
     pub(in super::super) fn next_batch(&mut self, batch: &mut Vec<u8>) {
         debug_assert!(batch.is_empty());
+        self.give_credits();
         std::mem::swap(batch, &mut self.out);
         let begin = batch.len();
         let first = if self.turns.has_later() { BATCH.min(begin + FIRST_SHARE) } else { BATCH };
@@ -54,6 +56,20 @@ impl Engine {
             self.stats.bytes_sent += batch.len() as u64;
         }
         self.wake_senders();
+    }
+
+    /// Queues the credit for what programs have taken since the last batch. A peer that reads nothing
+    /// gets none, so that frames of it do not collect.
+    fn give_credits(&mut self) {
+        for (purpose, id) in std::mem::take(&mut self.credits) {
+            let inbox = match purpose {
+                Purpose::AnswerCredit => self.own_requests.get_mut(&id).map(|request| &mut request.answers),
+                _ => self.peer_requests.get_mut(&id).map(|request| &mut request.body),
+            };
+            if let Some(credit) = inbox.and_then(Inbox::give_credit) {
+                self.control(MuxHeader::control(purpose, id, credit));
+            }
+        }
     }
 
     /// Sends chunks until a batch has `limit` bytes.

@@ -47,6 +47,8 @@ pub(super) struct Inbox {
     credit: u64,
     /// What has arrived, or is arriving, for which the peer has no credit again.
     charged: u64,
+    /// The next batch has credit.
+    credit_is_announced: bool,
 }
 
 impl Inbox {
@@ -63,6 +65,7 @@ impl Inbox {
             continues: false,
             credit: window,
             charged: 0,
+            credit_is_announced: false,
         }
     }
 
@@ -171,15 +174,26 @@ impl Inbox {
         }
     }
 
-    /// The credit to give, once it is worth a frame.
-    pub(super) fn credit_to_give(&mut self, window: u64) -> Option<u32> {
-        let owed = self.charged.saturating_sub((self.waiting() + self.expected) as u64);
-        if self.ended || owed < window / 4 {
+    /// Whether credit to give is worth a frame, and none is announced. The caller announces it.
+    pub(super) fn announces_credit(&mut self, window: u64) -> bool {
+        let is_worth = !self.ended && self.owed() >= window / 4;
+        is_worth && !mem::replace(&mut self.credit_is_announced, true)
+    }
+
+    /// The credit that the peer gets now. From then on it may send as much.
+    pub(super) fn give_credit(&mut self) -> Option<u32> {
+        let owed = self.owed();
+        if !mem::take(&mut self.credit_is_announced) || self.ended {
             return None;
         }
         self.charged -= owed;
         self.credit += owed;
         // A window has at most 2^30 bytes.
         Some(owed as u32)
+    }
+
+    /// What the program has taken, for which the peer has no credit again.
+    fn owed(&self) -> u64 {
+        self.charged.saturating_sub((self.waiting() + self.expected) as u64)
     }
 }

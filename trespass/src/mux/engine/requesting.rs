@@ -77,10 +77,8 @@ impl Engine {
             return Found::End(Ending::Cancelled);
         };
         let taken = request.answers.take(into);
-        if let Some(credit) = request.answers.credit_to_give(self.own.window)
-            && request.ending.is_none()
-        {
-            self.control(MuxHeader::control(Purpose::AnswerCredit, id, credit));
+        if request.ending.is_none() && request.answers.announces_credit(self.own.window) {
+            self.credits.push((Purpose::AnswerCredit, id));
         }
         match taken {
             Taken::Part => Found::Part,

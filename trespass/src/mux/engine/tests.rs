@@ -182,6 +182,30 @@ fn large_messages_take_turns() {
     assert!((3 * CHUNK..=12 * CHUNK).contains(&first), "{first}");
 }
 
+#[test]
+fn credit_for_a_peer_that_reads_nothing_is_one_frame() {
+    let mut pair = Pair::default();
+    let id = pair.ask(&bytes(100_000, 3));
+    pair.step(usize::MAX);
+    let arrival = pair.server.next_arrival().unwrap();
+    assert_eq!(arrival.id, id);
+    // The server's batches are not taken, and its program takes every byte as it comes.
+    let (mut body, mut batch) = (Vec::new(), Vec::new());
+    for _ in 0..100 {
+        pair.client.next_batch(&mut batch);
+        pair.server.receive(&std::mem::take(&mut batch), pair.now).unwrap();
+        while matches!(pair.server.take_body(id, &mut body), Some(Taken::Part)) {}
+    }
+    assert!(body.len() < 8192, "it sends no more than its window: {}", body.len());
+    pair.server.next_batch(&mut batch);
+    assert_eq!(batch.len(), HEADER, "one frame of credit");
+    pair.client.receive(&batch, pair.now).unwrap();
+    while pair.server.take_body(id, &mut body) != Some(Taken::Message) {
+        assert!(pair.step(usize::MAX));
+    }
+    assert_eq!(body, bytes(100_000, 3));
+}
+
 const WIDE: Capacity = Capacity { window: 4 << 20, requests: 16 };
 
 #[test]
