@@ -8,6 +8,7 @@ mod build;
 mod callgrind;
 mod cm;
 mod document;
+mod mux;
 mod overhead;
 mod perftest;
 mod programs;
@@ -56,6 +57,8 @@ enum BenchCommand {
     Threads(threads::Args),
     /// Connections through the connection manager
     Cm(cm::Args),
+    /// Requests and answers of a mux, with 1 to 256 in flight
+    Mux(mux::Args),
     /// trespass against perftest and against itself over TCP, over the software device
     Trespass(trespass::Args),
 }
@@ -88,6 +91,7 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
         BenchCommand::Perftest(args) => perftest::run(root, args),
         BenchCommand::Threads(args) => threads::run(root, args),
         BenchCommand::Cm(args) => cm::run(root, args),
+        BenchCommand::Mux(args) => mux::run(root, args),
         BenchCommand::Trespass(args) => trespass::run(root, args),
     }
 }
