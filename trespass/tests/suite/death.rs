@@ -13,7 +13,7 @@ use trespass::{Builder, Completion, Kind, Listener, SeqPacket, Stream, Worker};
 
 use super::fixture::{Fixture, LONG, Target, below, random};
 use super::parity::processes;
-use super::{unsent, waiting};
+use super::{muxed, unsent, waiting};
 
 pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
     cases!(suite: i9_a_killed_peer_ends_every_call, i9_a_killed_peer_ends_a_blocked_reader_and_writer,
@@ -42,6 +42,7 @@ pub(crate) fn part_of_child(target: Target) -> Option<ExitCode> {
     if processes::task_of_child(part, &fixture, addr)
         || waiting::part_of_child(part, &fixture, addr)
         || unsent::part_of_child(part, &fixture, addr)
+        || muxed::part_of_child(part, &fixture, addr)
     {
         return Some(ExitCode::SUCCESS);
     }

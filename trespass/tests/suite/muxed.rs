@@ -1,7 +1,8 @@
 //! Many requests on one connection, with calls that block.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::io::{ErrorKind, Write};
+use std::net::SocketAddr;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc;
@@ -14,6 +15,7 @@ use trespass::connections::ConnectionPool;
 use trespass::mux::{Arrived, Mux, MuxConfig, MuxError, MuxPool, PendingAnswer, ProtocolViolation, Request};
 
 use super::close::{held, held_at_rest};
+use super::death::ChildPeer;
 use super::fixture::{Fixture, LONG};
 
 pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
@@ -23,6 +25,7 @@ pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
         a_dropped_request_of_the_peer_is_reported, one_way_messages_are_taken_before_a_drop,
         a_slow_reader_of_answers_holds_up_nobody, the_peer_accepts_no_more_than_it_says,
         requests_fail_with_their_connection, a_killed_connection_fails_all_requests,
+        a_killed_process_fails_all_requests,
         peers_that_speak_something_else, messages_that_are_too_long, muxes_leave_nothing_behind,
         a_pool_hands_out_the_least_loaded_mux, a_pool_replaces_failed_muxes_and_passes_full_ones,
         the_last_drop_sends_what_was_corked,
@@ -436,6 +439,56 @@ fn a_killed_connection_fails_all_requests(fixture: &Fixture) -> Outcome {
     for waiting in waiting {
         let error = waiting.join().unwrap().unwrap_err();
         assert!(matches!(error, MuxError::Closed | MuxError::Connection { .. }), "{error}");
+    }
+    Ok(())
+}
+
+/// Has requests in flight until it is killed, and never answers. Returns whether this is its part.
+pub(crate) fn part_of_child(part: &str, fixture: &Fixture, addr: SocketAddr) -> bool {
+    if part != CHILD {
+        return false;
+    }
+    let mux = Mux::over(fixture.builder().connect(addr).unwrap(), &MuxConfig::new()).unwrap();
+    let mut unanswered = VecDeque::new();
+    for len in (0..).map(|count| count * 1237 % 300_000) {
+        unanswered.push_back(ask(&mux, &pattern(len, 1)));
+        if unanswered.len() == 32 {
+            unanswered.pop_front().unwrap().wait().unwrap();
+        }
+    }
+    true
+}
+
+const CHILD: &str = "requests of a mux";
+
+fn a_killed_process_fails_all_requests(fixture: &Fixture) -> Outcome {
+    let (listener, addr) = fixture.listener();
+    for round in 0..5 {
+        let mut peer = ChildPeer::start(CHILD, addr);
+        let mux = Mux::over(listener.accept().unwrap().0, &MuxConfig::new()).unwrap();
+        let waiting = Vec::from_iter((0..4).map(|seed| {
+            let pending = ask(&mux, &pattern(100_000, seed));
+            thread::spawn(move || pending.wait())
+        }));
+        let served = thread::spawn(move || {
+            let mut served = 0;
+            while let Ok(Some(mut request)) = mux.next_request_within(LONG) {
+                let Ok(bytes) = request.bytes() else { continue };
+                let _ = request.answer(bytes);
+                served += 1;
+                if served == 3 + 40 * round {
+                    peer.kill();
+                }
+            }
+            (served, mux.failure())
+        });
+        let (served, failure) = served.join().unwrap();
+        assert!(served >= 3 + 40 * round, "it ended after {served} requests: {failure:?}");
+        assert!(matches!(failure, Some(MuxError::Closed | MuxError::Connection { .. })), "{failure:?}");
+        for waiting in waiting {
+            let error = waiting.join().unwrap().unwrap_err();
+            assert!(matches!(error, MuxError::Closed | MuxError::Connection { .. }), "{error}");
+        }
     }
     Ok(())
 }
