@@ -50,11 +50,18 @@ pub(crate) fn peer() -> Option<ExitCode> {
     ))
 }
 
-/// Echoes to one client.
-fn serve() -> io::Result<()> {
-    let listener = Listener::bind("127.0.0.1:0")?;
+/// Listens where the tests tell the programs in C to listen.
+fn listen() -> io::Result<Listener> {
+    let address = std::env::var("SUITE_ADDRESS").unwrap_or_else(|_| "127.0.0.1".to_owned());
+    let listener = Listener::bind(format!("{address}:0"))?;
     listener.set_accept_timeout(Some(LIMIT))?;
     println!("listening on port {}", listener.local_addr()?.port());
+    Ok(listener)
+}
+
+/// Echoes to one client.
+fn serve() -> io::Result<()> {
+    let listener = listen()?;
     let (stream, _) = listener.accept()?;
     stream.set_read_timeout(Some(LIMIT))?;
     stream.set_write_timeout(Some(LIMIT))?;
@@ -77,9 +84,7 @@ fn ask(address: &str) -> io::Result<()> {
 
 /// Echoes messages to one client until their end.
 fn serve_messages() -> io::Result<()> {
-    let listener = Listener::bind("127.0.0.1:0")?;
-    listener.set_accept_timeout(Some(LIMIT))?;
-    println!("listening on port {}", listener.local_addr()?.port());
+    let listener = listen()?;
     let (mut packets, _) = listener.accept_seq_packet()?;
     packets.set_read_timeout(Some(LIMIT))?;
     println!("a client over {}", packets.transport());
@@ -117,13 +122,13 @@ struct PeerServer {
 }
 
 impl PeerServer {
-    fn start(command: &mut Command) -> Result<Self, String> {
+    fn start(over: Over, command: &mut Command) -> Result<Self, String> {
         let started = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
         let mut child = started.map_err(|error| format!("{command:?}: {error}"))?;
         let lines = BufReader::new(child.stdout.take().expect("its output is piped")).lines();
         let mut server = Self { child, lines, address: String::new() };
         let port = server.line_after("listening on port ")?;
-        server.address = format!("127.0.0.1:{port}");
+        server.address = format!("{}:{port}", over.address()?);
         Ok(server)
     }
 
@@ -135,12 +140,12 @@ impl PeerServer {
 
     /// Checks how the client came.
     fn served_over(mut self, over: Over) -> TestResult {
-        let expected = match over {
-            Over::Tcp => "TCP",
-            Over::Soft => "RDMA",
-        };
         let transport = self.line_after("a client over ")?;
-        if transport == expected { Ok(TestOutcome::Passed) } else { Err(format!("it came over {transport}")) }
+        if transport == over.transport() {
+            Ok(TestOutcome::Passed)
+        } else {
+            Err(format!("it came over {transport}"))
+        }
     }
 }
 
@@ -159,6 +164,11 @@ fn example(name: &'static str) -> Result<std::path::PathBuf, String> {
     if name == "echo_server" { SERVER.clone() } else { CLIENT.clone() }
 }
 
+/// Makes the programs of [`trials`] that `programs.rs` does not make.
+pub(crate) fn over_devices() -> Result<Vec<std::path::PathBuf>, String> {
+    ["echo_server", "echo_client"].into_iter().map(example).collect()
+}
+
 fn build(name: &str) -> Result<std::path::PathBuf, String> {
     compile(C, &[source("examples").join(format!("{name}.c"))], name, &[])
 }
@@ -166,7 +176,7 @@ fn build(name: &str) -> Result<std::path::PathBuf, String> {
 fn c_server(over: Over) -> Result<PeerServer, String> {
     let mut command = Command::new(example("echo_server")?);
     over.apply(&mut command);
-    PeerServer::start(command.arg("127.0.0.1:0"))
+    PeerServer::start(over, command.arg(format!("{}:0", over.address()?)))
 }
 
 /// Runs the example's client with a text that it must print again.
@@ -190,7 +200,7 @@ fn this_program(over: Over, role: &str) -> Result<Command, String> {
 }
 
 fn c_client_of_a_rust_server(over: Over) -> TestResult {
-    let server = PeerServer::start(&mut this_program(over, "serve")?)?;
+    let server = PeerServer::start(over, &mut this_program(over, "serve")?)?;
     c_client(over, &server.address)?;
     server.served_over(over)
 }
@@ -208,7 +218,7 @@ fn c_client_of_a_c_server(over: Over) -> TestResult {
 }
 
 fn c_messages_to_rust(over: Over) -> TestResult {
-    let server = PeerServer::start(&mut this_program(over, "serve_messages")?)?;
+    let server = PeerServer::start(over, &mut this_program(over, "serve_messages")?)?;
     let mut client = Command::new(suite()?);
     over.apply(&mut client);
     run(client.args(["ask_messages", &server.address]))?;
@@ -218,7 +228,7 @@ fn c_messages_to_rust(over: Over) -> TestResult {
 fn rust_messages_to_c(over: Over) -> TestResult {
     let mut command = Command::new(suite()?);
     over.apply(&mut command);
-    let server = PeerServer::start(command.arg("serve_messages"))?;
+    let server = PeerServer::start(over, command.arg("serve_messages"))?;
     run(&mut this_program(over, &format!("ask_messages {}", server.address))?)?;
     server.served_over(over)
 }

@@ -1,8 +1,11 @@
 //! trespass for C and C++: the library as its users install it, and programs that use it.
 //!
 //! The tests install the library, compile the programs of `tests/c` and the examples, and run them
-//! over TCP and over a software device. A test whose tools are missing on this machine is listed and
-//! counted as ignored, with what is missing.
+//! over TCP, over a software device and over the system's devices. A test whose tools or device are
+//! missing on this machine is listed and counted as ignored, with what is missing.
+//!
+//! A guest of `cargo xtask softroce` has no compiler. `TRESPASS_C_SUITE=build` makes the programs and
+//! prints their paths; `TRESPASS_C_SUITE=rdma` runs what was made, over the system's devices.
 
 mod documents;
 #[path = "../../../soft-rnic/c-abi/tests/exports/elf.rs"]
@@ -11,7 +14,10 @@ mod interface;
 mod interop;
 mod packaging;
 mod programs;
+#[path = "../../tests/suite/system.rs"]
+mod system;
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Output, Stdio};
 use std::sync::LazyLock;
@@ -28,31 +34,64 @@ pub(crate) enum TestOutcome {
     Skipped(String),
 }
 
+/// Chooses what this program does: `build` or `rdma`.
+const PART: &str = "TRESPASS_C_SUITE";
+
+/// Whether the programs were made before, perhaps on another machine.
+pub(crate) fn is_built() -> bool {
+    std::env::var_os(PART).is_some_and(|part| part == "rdma")
+}
+
 /// The ways in which the programs' bytes go.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Over {
     Tcp,
     Soft,
+    /// The system's devices.
+    Rdma,
 }
 
 impl Over {
-    pub(crate) const ALL: [Self; 2] = [Self::Tcp, Self::Soft];
+    pub(crate) const ALL: [Self; 3] = [Self::Tcp, Self::Soft, Self::Rdma];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Tcp => "tcp",
             Self::Soft => "soft",
+            Self::Rdma => "rdma",
+        }
+    }
+
+    /// What connections report as their transport.
+    pub(crate) fn transport(self) -> &'static str {
+        match self {
+            Self::Tcp => "TCP",
+            Self::Soft | Self::Rdma => "RDMA",
+        }
+    }
+
+    /// The address of listeners.
+    pub(crate) fn address(self) -> Result<IpAddr, String> {
+        static DEVICE: LazyLock<Result<IpAddr, String>> = LazyLock::new(system::address);
+        match self {
+            Self::Tcp | Self::Soft => Ok(Ipv4Addr::LOCALHOST.into()),
+            Self::Rdma => DEVICE.clone(),
         }
     }
 
     /// Makes a program use this way or fail, in a fabric of its own.
     pub(crate) fn apply(self, command: &mut Command) {
-        let (transport, expected) = match self {
-            Self::Tcp => ("tcp", "TCP"),
-            Self::Soft => ("rdma", "RDMA"),
+        command.env("TRESPASS_TRANSPORT", self.transport().to_lowercase());
+        command.env("SUITE_TRANSPORT", self.transport());
+        match self {
+            Self::Tcp | Self::Soft => command.env("SIDEWAY_PROVIDER", "soft").env_remove("SUITE_ADDRESS"),
+            Self::Rdma => {
+                let address = self.address().expect("trials without a device do not run").to_string();
+                command.env("SIDEWAY_PROVIDER", "system").env("SUITE_ADDRESS", address);
+                // A handshake takes as long as an emulated processor needs.
+                command.env("TRESPASS_PROBE_TIMEOUT", "20000")
+            }
         };
-        command.env("TRESPASS_TRANSPORT", transport).env("SUITE_TRANSPORT", expected);
-        command.env("SIDEWAY_PROVIDER", "soft");
         command.env("SOFT_RNIC_FABRIC", format!("test-c-{}-{}", self.name(), std::process::id()));
         // The program's answers are the tests' business, a person's settings are not.
         for variable in ["TRESPASS_DEV", "TRESPASS_GID_INDEX", "TRESPASS_LOG", "TRESPASS_EXIT_TIMEOUT"] {
@@ -62,8 +101,12 @@ impl Over {
 
     /// Why nothing goes this way.
     fn lacking(self) -> Option<String> {
-        let lacks = matches!(self, Self::Soft) && !cfg!(feature = "soft");
-        lacks.then(|| "the feature `soft`".to_owned())
+        match self {
+            Self::Tcp => None,
+            Self::Soft => (!cfg!(feature = "soft")).then(|| "the feature `soft`".to_owned()),
+            Self::Rdma if !cfg!(feature = "rdma") => Some("the feature `rdma`".to_owned()),
+            Self::Rdma => self.address().err().map(|_| "a device".to_owned()),
+        }
     }
 }
 
@@ -71,14 +114,50 @@ fn main() -> ExitCode {
     if let Some(code) = interop::peer() {
         return code;
     }
-    let mut trials = interface::trials();
-    trials.extend(documents::trials());
-    trials.extend(packaging::trials());
-    for over in Over::ALL {
-        trials.extend(programs::trials(over));
-        trials.extend(interop::trials(over));
+    let arguments = Arguments::from_args();
+    match std::env::var(PART).as_deref() {
+        Ok("build") => build(),
+        Ok("rdma") => {
+            let conclusion = libtest_mimic::run(&arguments, trials_over(Over::Rdma));
+            test_harness::print_summary(&arguments, &conclusion, test_harness::device_is_required())
+        }
+        Ok(other) if !other.is_empty() => {
+            eprintln!("{PART} is {other:?}; it must be `build` or `rdma`");
+            ExitCode::FAILURE
+        }
+        _ => {
+            let mut trials = interface::trials();
+            trials.extend(documents::trials());
+            trials.extend(packaging::trials());
+            trials.extend(Over::ALL.into_iter().flat_map(trials_over));
+            libtest_mimic::run(&arguments, trials).exit_code()
+        }
     }
-    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+}
+
+fn trials_over(over: Over) -> Vec<Trial> {
+    let mut trials = programs::trials(over);
+    trials.extend(interop::trials(over));
+    if let (Err(why), false) = (over.address(), Arguments::from_args().list) {
+        let advice =
+            "`cargo xtask softroce --suite --test rdma` runs them in a virtual machine with SoftRoCE.";
+        println!("{} tests have no device: {why}. {advice}", trials.len());
+    }
+    trials
+}
+
+/// Makes the programs that run over the system's devices, and prints their paths.
+fn build() -> ExitCode {
+    match programs::over_devices().and_then(|made| Ok([made, interop::over_devices()?].concat())) {
+        Ok(made) => {
+            made.iter().for_each(|path| println!("{}", path.display()));
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
 }
 
 /// A test that needs some tools.
@@ -87,7 +166,8 @@ pub(crate) fn trial(
     tools: &[&str],
     test: impl FnOnce() -> TestResult + Send + 'static,
 ) -> Trial {
-    let missing = tools.iter().find(|tool| !is_installed(tool)).map(|tool| (*tool).to_owned());
+    let needed = |tool: &&&str| !(is_built() && matches!(**tool, "cc" | "c++"));
+    let missing = tools.iter().filter(needed).find(|tool| !is_installed(tool)).map(|tool| (*tool).to_owned());
     Trial::ignorable_test(name, move || {
         let outcome = match missing {
             Some(tool) => TestOutcome::Skipped(format!("no {tool}")),
@@ -108,6 +188,9 @@ pub(crate) fn trial_over(
     test: impl FnOnce() -> TestResult + Send + 'static,
 ) -> Trial {
     trial(format!("{}::{name}", over.name()), tools, move || match over.lacking() {
+        Some(what) if over == Over::Rdma && test_harness::device_is_required() => {
+            Err(format!("without {what}"))
+        }
         Some(what) => Ok(TestOutcome::Skipped(format!("without {what}"))),
         None => test(),
     })

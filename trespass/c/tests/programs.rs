@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 
 use libtest_mimic::Trial;
 
-use crate::{Over, TestOutcome, TestResult, installed, run, scratch, source, trial_over};
+use crate::{Over, TestOutcome, TestResult, installed, is_built, run, scratch, source, trial_over};
 
 /// The cases of `suite.c`, whose list the test `every_case_runs` compares with this one.
 const CASES: [&str; 21] = [
@@ -53,18 +53,24 @@ pub(crate) fn trials(over: Over) -> Vec<Trial> {
     trials.push(trial_over(over, "static_library", &["cc"], move || {
         pass(over, [], static_suite()?, &["streams", "killed", "workers"])
     }));
-    trials.push(trial_over(over, "classes", &["c++"], move || pass(over, [], wrapper(&[])?, &[])));
+    trials.push(trial_over(over, "classes", &["c++"], move || pass(over, [], classes(over)?, &[])));
     trials.push(trial_over(over, "sanitized_suite", &["cc"], move || {
         without_sanitizers("cc").map_or_else(|| pass(over, [], sanitized_suite()?, &[]), Ok)
     }));
     trials.push(trial_over(over, "sanitized_classes", &["c++"], move || {
-        without_sanitizers("c++").map_or_else(|| pass(over, [], wrapper(&SANITIZERS)?, &[]), Ok)
+        without_sanitizers("c++").map_or_else(|| pass(over, [], sanitized_classes()?, &[]), Ok)
     }));
     trials.push(trial_over(over, "valgrind", &["cc", "valgrind", "taskset"], move || under_valgrind(over)));
     trials.push(trial_over(over, "valgrind_classes", &["c++", "valgrind", "taskset"], move || {
-        pass(over, VALGRIND, wrapper(&[])?, &[])
+        pass(over, VALGRIND, classes(over)?, &[])
     }));
     trials
+}
+
+/// Makes the programs of [`trials`] over the system's devices. The library is the last.
+pub(crate) fn over_devices() -> Result<Vec<PathBuf>, String> {
+    let library = installed()?.join("lib/libtrespass.so.0");
+    Ok(vec![suite()?.to_owned(), static_suite()?.to_owned(), classes(Over::Rdma)?.to_owned(), library])
 }
 
 /// valgrind, which fails for each error and each block that nothing points to.
@@ -125,6 +131,11 @@ fn every_case_runs(over: Over) -> TestResult {
 
 /// Why the compiler's sanitizers cannot be used.
 fn without_sanitizers(compiler: &str) -> Option<TestOutcome> {
+    if is_built() {
+        return Some(TestOutcome::Skipped(format!(
+            "no sanitizers of {compiler} in a guest; `soft::` has them"
+        )));
+    }
     let probe = crate::write("probe.c", "int main(void) { return 0; }\n").ok()?;
     let out = probe.with_extension(compiler.replace('+', "x"));
     let mut command = Command::new(compiler);
@@ -159,18 +170,31 @@ fn sanitized_suite() -> Result<&'static Path, String> {
     BUILT.as_deref().map_err(Clone::clone)
 }
 
-fn wrapper(flags: &'static [&'static str]) -> Result<&'static Path, String> {
-    static PLAIN: LazyLock<Result<PathBuf, String>> =
-        LazyLock::new(|| compile(CPP, &[source("tests/c/wrapper.cpp")], "wrapper", &[]));
-    static SANITIZED: LazyLock<Result<PathBuf, String>> =
-        LazyLock::new(|| compile(CPP, &[source("tests/c/wrapper.cpp")], "wrapper_sanitized", &SANITIZERS));
-    if flags.is_empty() { PLAIN.as_deref() } else { SANITIZED.as_deref() }.map_err(Clone::clone)
+/// The program of the classes. A guest may have an older C++ library than the compiler's.
+fn classes(over: Over) -> Result<&'static Path, String> {
+    static SHARED: LazyLock<Result<PathBuf, String>> = LazyLock::new(|| wrapper("wrapper", &[]));
+    static FIXED: LazyLock<Result<PathBuf, String>> =
+        LazyLock::new(|| wrapper("wrapper_fixed", &["-static-libstdc++"]));
+    if over == Over::Rdma { FIXED.as_deref() } else { SHARED.as_deref() }.map_err(Clone::clone)
+}
+
+fn sanitized_classes() -> Result<&'static Path, String> {
+    static BUILT: LazyLock<Result<PathBuf, String>> =
+        LazyLock::new(|| wrapper("wrapper_sanitized", &SANITIZERS));
+    BUILT.as_deref().map_err(Clone::clone)
+}
+
+fn wrapper(name: &str, flags: &[&str]) -> Result<PathBuf, String> {
+    compile(CPP, &[source("tests/c/wrapper.cpp")], name, flags)
 }
 
 /// The suite with the static library, whose needs are those of `trespass.pc`.
 fn static_suite() -> Result<&'static Path, String> {
     static BUILT: LazyLock<Result<PathBuf, String>> = LazyLock::new(|| {
         let program = scratch()?.join("suite_static");
+        if is_built() {
+            return Ok(program);
+        }
         let mut command = compiler(C, &[])?;
         command.args(sources()?).arg("-o").arg(&program).arg(installed()?.join("lib/libtrespass.a"));
         run(command.args(["-lgcc_s", "-lpthread", "-ldl", "-lm", "-lc"])).map(|_| program)
@@ -199,6 +223,9 @@ pub(crate) fn compile(
     flags: &[&str],
 ) -> Result<PathBuf, String> {
     let program = scratch()?.join(name);
+    if is_built() {
+        return Ok(program);
+    }
     let lib = installed()?.join("lib");
     let mut command = compiler(language, flags)?;
     command.args(files).arg("-o").arg(&program).arg("-L").arg(&lib).args(["-ltrespass", "-pthread"]);

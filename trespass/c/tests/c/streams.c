@@ -15,7 +15,7 @@ static void check_addresses(struct pair pair)
 
 	CHECK(trespass_local_addr(pair.client, (struct sockaddr *)&local, &length) == 0);
 	CHECK(length == sizeof(local) && local.sin_family == AF_INET);
-	CHECK(local.sin_addr.s_addr == htonl(INADDR_LOOPBACK) && local.sin_port != 0);
+	CHECK(local.sin_addr.s_addr == inet_addr(own_address()) && local.sin_port != 0);
 	CHECK(trespass_peer_addr(pair.server, (struct sockaddr *)&peer, &length) == 0);
 	CHECK(!memcmp(&local, &peer, sizeof(local)));
 	/* A place that is too small is filled, and told the length. */
@@ -142,11 +142,13 @@ void streams_wait(void)
 
 	/* A socket of the program becomes a listener. */
 	int socket_fd = socket(AF_INET, SOCK_STREAM, 0);
-	struct sockaddr_in any = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	struct sockaddr_in any = { .sin_family = AF_INET, .sin_addr.s_addr = inet_addr(own_address()) };
 	CHECK(!bind(socket_fd, (struct sockaddr *)&any, sizeof(any)) && !listen(socket_fd, 8));
 	place.listener = trespass_listen_with(socket_fd, NULL);
 	CHECK(place.listener);
-	snprintf(place.address, sizeof(place.address), "localhost:%d", trespass_listener_port(place.listener));
+	/* A name, where the loopback's address is that of a device. */
+	const char *host = strcmp(own_address(), "127.0.0.1") ? own_address() : "localhost";
+	snprintf(place.address, sizeof(place.address), "%s:%d", host, trespass_listener_port(place.listener));
 	pair.client = trespass_connect(place.address, TRESPASS_STREAM, NULL);
 	CHECK(pair.client);
 	pair.server = trespass_accept(place.listener, TRESPASS_STREAM);

@@ -76,14 +76,22 @@ int main(int argc, char **argv)
 	return ran == 0;
 }
 
+const char *own_address(void)
+{
+	const char *address = getenv("SUITE_ADDRESS");
+
+	return address ? address : "127.0.0.1";
+}
+
 struct place listen_here(const trespass_options *options)
 {
 	struct place place;
 
-	place.listener = trespass_listen("127.0.0.1:0", options);
+	snprintf(place.address, sizeof(place.address), "%s:0", own_address());
+	place.listener = trespass_listen(place.address, options);
 	CHECK(place.listener);
 	CHECK(trespass_listener_set_timeout(place.listener, LIMIT_MS) == 0);
-	snprintf(place.address, sizeof(place.address), "127.0.0.1:%d",
+	snprintf(place.address, sizeof(place.address), "%s:%d", own_address(),
 		 trespass_listener_port(place.listener));
 	return place;
 }

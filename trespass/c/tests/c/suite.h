@@ -53,7 +53,10 @@ struct pair {
 struct pair connect_pair(int kind, const trespass_options *options);
 void close_pair(struct pair pair);
 
-/* A listener at a free port of the loopback, and its address as text. */
+/* The host's address for listeners: SUITE_ADDRESS, by default the loopback's. */
+const char *own_address(void);
+
+/* A listener at a free port of that address, and its address as text. */
 struct place {
 	trespass_listener *listener;
 	char address[32];

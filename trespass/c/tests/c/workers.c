@@ -37,9 +37,10 @@ static trespass_worker *serving(int kind, trespass_key *listener, char *address,
 	socklen_t length = sizeof(local);
 
 	CHECK(worker);
-	CHECK(trespass_worker_listen(worker, "127.0.0.1:0", kind, listener) == 0 && *listener);
+	snprintf(address, size, "%s:0", own_address());
+	CHECK(trespass_worker_listen(worker, address, kind, listener) == 0 && *listener);
 	CHECK(trespass_worker_local_addr(worker, *listener, (struct sockaddr *)&local, &length) == 0);
-	snprintf(address, size, "127.0.0.1:%d", ntohs(local.sin_port));
+	snprintf(address, size, "%s:%d", own_address(), ntohs(local.sin_port));
 	return worker;
 }
 

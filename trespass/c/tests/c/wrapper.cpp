@@ -33,9 +33,16 @@ template <class Call> static int thrown(Call call)
 	return 0;
 }
 
+/* A port of the host's address for listeners. */
+static std::string at_port(int port)
+{
+	const char *address = std::getenv("SUITE_ADDRESS");
+	return std::string(address ? address : "127.0.0.1") + ":" + std::to_string(port);
+}
+
 static std::string here(const trespass::listener &listener)
 {
-	return "127.0.0.1:" + std::to_string(listener.port());
+	return at_port(listener.port());
 }
 
 static void wait_for(int descriptor)
@@ -47,7 +54,7 @@ static void wait_for(int descriptor)
 /* Both ends of a connection, with timeouts. */
 template <class Connection> static std::pair<Connection, Connection> make_pair(const trespass_options *options = nullptr)
 {
-	trespass::listener listener("127.0.0.1:0", options);
+	trespass::listener listener(at_port(0), options);
 	listener.set_timeout(20s);
 	auto client = Connection::connect(here(listener), options);
 	listener.set_nonblocking(true);
@@ -198,10 +205,10 @@ static void zero_copy()
 static void workers()
 {
 	auto worker = trespass::worker::make();
-	const trespass_key listener = worker.listen("127.0.0.1:0", TRESPASS_SEQPACKET);
+	const trespass_key listener = worker.listen(at_port(0), TRESPASS_SEQPACKET);
 	const sockaddr_storage place = worker.local_addr(listener);
 	const int port = ntohs(reinterpret_cast<const sockaddr_in &>(place).sin_port);
-	const trespass_key client = worker.connect("127.0.0.1:" + std::to_string(port), TRESPASS_SEQPACKET);
+	const trespass_key client = worker.connect(at_port(port), TRESPASS_SEQPACKET);
 	worker.set_tag(client, 9);
 	std::vector<trespass_event> events(4);
 	trespass_key server = 0;
@@ -240,7 +247,7 @@ static void workers()
 
 static void connecting()
 {
-	trespass::listener listener("127.0.0.1:0");
+	trespass::listener listener(at_port(0));
 	trespass::connecting<trespass::stream> connecting(here(listener));
 	std::optional<trespass::stream> client;
 	while (!(client = connecting.try_finish()))
