@@ -21,15 +21,15 @@ over_each_transport!(
 fn bytes_arrive_intact_both_ways_at_once(transport: TestTransport) {
     let pair = Pair::start(transport);
     let (client, target) = pair.connection();
+    let len = transport.less(8 << 20);
     let both = |stream: TcpStream, seed: [u64; 2]| {
         let mut writer = stream.try_clone().expect("a copy");
         let writing = thread::spawn(move || {
-            writer.write_all(&bytes(seed[0], 8 << 20)).expect("a connection");
+            writer.write_all(&bytes(seed[0], len)).expect("a connection");
             writer.shutdown(Shutdown::Write).expect("a connection");
         });
         let mut reader = stream;
-        let reading =
-            thread::spawn(move || read_all(&mut reader).expect("an end") == bytes(seed[1], 8 << 20));
+        let reading = thread::spawn(move || read_all(&mut reader).expect("an end") == bytes(seed[1], len));
         (writing, reading)
     };
     for (writing, reading) in [both(client, [1, 2]), both(target, [2, 1])] {

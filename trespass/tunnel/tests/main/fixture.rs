@@ -1,8 +1,11 @@
 //! Programs, sockets and waits of the tests. Every wait is bounded.
 
+#[path = "../../../tests/suite/system.rs"]
+mod system;
+
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -16,27 +19,64 @@ use test_harness::{free_port, is_listening};
 /// Far above the duration of anything that works.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
+/// The same for the first message over a device.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
 /// What carries the connections between the two ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TestTransport {
     Tcp,
     Soft,
+    /// The system's device that has this address.
+    Rdma(IpAddr),
 }
 
-/// Makes two tests of each function: one for each transport.
+/// Makes a case of each function.
 macro_rules! over_each_transport {
     ($($test:ident),* $(,)?) => {
-        mod tcp {
-            $(#[test] fn $test() { super::$test(crate::fixture::TestTransport::Tcp) })*
-        }
-        mod soft {
-            $(#[test] fn $test() { super::$test(crate::fixture::TestTransport::Soft) })*
+        pub(crate) fn add(suite: &mut test_harness::Suite<crate::fixture::TestTransport>) {
+            $(suite.add(module_path!(), stringify!($test), "", |transport| {
+                $test(*transport);
+                Ok(())
+            });)*
         }
     };
 }
 pub(crate) use over_each_transport;
 
-/// A free address of this host.
+/// One of the system's devices.
+pub(crate) fn system_devices() -> Result<TestTransport, String> {
+    system::address().map(TestTransport::Rdma)
+}
+
+impl TestTransport {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Soft => "soft",
+            Self::Rdma(_) => "rdma",
+        }
+    }
+
+    /// A free address for a serving end, which determines the device.
+    pub(crate) fn free_addr(self) -> SocketAddr {
+        let Self::Rdma(host) = self else { return free_addr() };
+        (host, free_addr().port()).into()
+    }
+
+    /// Scales the work of a case: an eighth of `count` over a device in a guest with an emulated
+    /// processor, where each byte costs far more.
+    pub(crate) fn less(self, count: usize) -> usize {
+        if !(test_harness::is_emulated() && matches!(self, Self::Rdma(_))) {
+            return count;
+        }
+        let less = count.div_ceil(8);
+        eprintln!("in an emulated guest: {less} instead of {count}");
+        less
+    }
+}
+
+/// A free address of the loopback.
 pub(crate) fn free_addr() -> SocketAddr {
     (Ipv4Addr::LOCALHOST, free_port().expect("a free port")).into()
 }
@@ -62,23 +102,33 @@ pub(crate) fn tunnel(transport: TestTransport, fabric: &str) -> Command {
     match transport {
         TestTransport::Tcp => command.env("TRESPASS_TRANSPORT", "tcp"),
         TestTransport::Soft => command.env("TRESPASS_TRANSPORT", "rdma").env("SIDEWAY_PROVIDER", "soft"),
+        TestTransport::Rdma(_) => {
+            command.env("TRESPASS_TRANSPORT", "rdma").env("SIDEWAY_PROVIDER", "system");
+            // A handshake takes as long as an emulated processor needs.
+            command.env("TRESPASS_PROBE_TIMEOUT", PATIENCE.as_millis().to_string())
+        }
     };
     command.env("SOFT_RNIC_FABRIC", fabric).env_remove("TRESPASS_LOG");
     command
 }
 
+/// The fabric of this process.
+pub(crate) fn own_fabric() -> String {
+    format!("tunnel-{}", std::process::id())
+}
+
 /// A fabric that no other test uses.
 pub(crate) fn new_fabric() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
-    format!("tunnel-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+    format!("{}-{}", own_fabric(), NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
 impl Program {
     pub(crate) fn start(mut command: Command) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let log = PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
-            .join(format!("tunnel-{}-{number}.log", std::process::id()));
+        // Not in the target folder, which a guest cannot write to.
+        let log = std::env::temp_dir().join(format!("trespass-tunnel-{}-{number}.log", std::process::id()));
         command.stderr(File::create(&log).expect("a log")).stdin(Stdio::null()).stdout(Stdio::null());
         Self { child: command.spawn().expect("the program starts"), log }
     }
@@ -171,7 +221,7 @@ impl Pair {
     /// With more arguments for both ends.
     pub(crate) fn with(transport: TestTransport, arguments: &[&str]) -> Self {
         let target = TcpListener::bind("127.0.0.1:0").expect("a listener");
-        let (serve_addr, addr, fabric) = (free_addr(), free_addr(), new_fabric());
+        let (serve_addr, addr, fabric) = (transport.free_addr(), free_addr(), new_fabric());
         let to = target.local_addr().expect("an address");
         let serve = end(transport, &fabric, ["serve", &serve_addr.to_string(), &to.to_string()], arguments);
         let connect =
@@ -194,7 +244,11 @@ pub(crate) fn end(
 ) -> Program {
     let mut command = tunnel(transport, fabric);
     command.args([role, "--listen", listen, "--to", to]).args(arguments);
-    Program::listening(command, listen.parse().expect("an address"))
+    let listen: SocketAddr = listen.parse().expect("an address");
+    if !listen.ip().is_loopback() {
+        command.arg("--insecure");
+    }
+    Program::listening(command, listen)
 }
 
 /// Connects, with bounds for all calls.

@@ -6,23 +6,27 @@ use std::thread;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::fixture::{Pair, Program, TestTransport, accept, connect, over_each_transport, pass, wait_until};
+use test_harness::{Outcome, Suite, skip};
 
-over_each_transport!(a_thousand_connections_at_once_leave_nothing);
+use crate::fixture::{Pair, Program, TestTransport, accept, connect, pass, wait_until};
+
+pub(crate) fn add(suite: &mut Suite<TestTransport>) {
+    test_harness::cases!(suite: a_thousand_connections_at_once_leave_nothing);
+}
 
 const CONNECTIONS: usize = 1000;
 
-fn a_thousand_connections_at_once_leave_nothing(transport: TestTransport) {
+fn a_thousand_connections_at_once_leave_nothing(transport: &TestTransport) -> Outcome {
+    let connections = transport.less(CONNECTIONS);
     let limit = getrlimit(Resource::Nofile);
     // The tunnel has four for each connection over RDMA.
-    let needed = 5 * CONNECTIONS as u64;
+    let needed = 5 * connections as u64;
     if let Some(maximum) = limit.maximum.filter(|maximum| *maximum < needed) {
-        let reason = format!("it needs {needed} descriptors, and the hard limit is {maximum} (ulimit -Hn)");
-        return test_harness::report_skip("a_thousand_connections_at_once_leave_nothing", reason);
+        skip!("it needs {needed} descriptors, and the hard limit is {maximum} (ulimit -Hn)");
     }
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
     setrlimit(Resource::Nofile, raised).expect("the soft limit may be raised");
-    let mut pair = Pair::start(transport);
+    let mut pair = Pair::start(*transport);
     // What the first connection opens stays: the device, and threads.
     let (mut client, mut target) = pair.connection();
     pass(&mut client, &mut target, b"first");
@@ -30,8 +34,8 @@ fn a_thousand_connections_at_once_leave_nothing(transport: TestTransport) {
     let before = [&pair.serve, &pair.connect].map(settled);
 
     let listener = pair.target.try_clone().expect("a copy");
-    let targets = thread::spawn(move || echo_all(&listener));
-    let mut clients: Vec<_> = (0..CONNECTIONS).map(|_| connect(pair.addr)).collect();
+    let targets = thread::spawn(move || echo_all(&listener, connections));
+    let mut clients: Vec<_> = (0..connections).map(|_| connect(pair.addr)).collect();
     for (number, client) in clients.iter_mut().enumerate() {
         client.write_all(&message(number)).expect("a connection");
     }
@@ -45,6 +49,7 @@ fn a_thousand_connections_at_once_leave_nothing(transport: TestTransport) {
     for (program, before) in [&mut pair.serve, &mut pair.connect].into_iter().zip(before) {
         wait_until("descriptors are closed", || program.descriptors() <= before);
     }
+    Ok(())
 }
 
 /// The descriptors once the first connection is gone.
@@ -65,8 +70,8 @@ fn message(number: usize) -> [u8; 64] {
 }
 
 /// Accepts all connections, answers the message of each, and waits for its end.
-fn echo_all(listener: &TcpListener) {
-    let mut targets: Vec<TcpStream> = (0..CONNECTIONS).map(|_| accept(listener)).collect();
+fn echo_all(listener: &TcpListener, connections: usize) {
+    let mut targets: Vec<TcpStream> = (0..connections).map(|_| accept(listener)).collect();
     for target in &mut targets {
         let mut message = [0; 64];
         target.read_exact(&mut message).expect("a message");

@@ -5,20 +5,30 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::process::Command;
 
+use test_harness::{Outcome, Suite};
+
 use crate::fixture::{
-    Program, TestTransport, accept, connect, free_addr, is_reset, new_fabric, over_each_transport, pass,
+    Program, TestTransport, accept, connect, end, free_addr, is_reset, new_fabric, over_each_transport, pass,
     tunnel,
 };
 
 over_each_transport!(a_file_has_several_targets, other_targets_are_refused);
+
+/// The cases that carry nothing.
+pub(crate) fn add_without_connections(suite: &mut Suite<TestTransport>) {
+    test_harness::cases!(suite:
+        mistakes_are_explained_and_have_status_2,
+        failures_at_the_start_have_status_1,
+        insecure_listens_beyond_loopback,
+    );
+}
 
 /// A file that is removed when this is dropped.
 struct TemporaryFile(PathBuf);
 
 impl TemporaryFile {
     fn new(name: &str, text: &str) -> Self {
-        let path =
-            PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}.toml", std::process::id()));
+        let path = std::env::temp_dir().join(format!("trespass-tunnel-{name}-{}.toml", std::process::id()));
         fs::write(&path, text).expect("a file");
         Self(path)
     }
@@ -38,14 +48,18 @@ fn target() -> (TcpListener, SocketAddr) {
 
 fn a_file_has_several_targets(transport: TestTransport) {
     let ((first, first_addr), (second, second_addr)) = (target(), target());
-    let (fabric, serve_addr) = (new_fabric(), free_addr());
+    let (fabric, serve_addr) = (new_fabric(), transport.free_addr());
     let [to_first, to_second] = [free_addr(), free_addr()];
     let serve = TemporaryFile::new(
-        &format!("serve-{transport:?}"),
-        &format!("[[serve]]\nlisten = '{serve_addr}'\nto = '{first_addr}'\nallow = ['{second_addr}']\n"),
+        &format!("serve-{}", transport.name()),
+        &format!(
+            "[[serve]]\nlisten = '{serve_addr}'\nto = '{first_addr}'\nallow = ['{second_addr}']\n\
+             insecure = {}\n",
+            !serve_addr.ip().is_loopback()
+        ),
     );
     let connecting = TemporaryFile::new(
-        &format!("connect-{transport:?}"),
+        &format!("connect-{}", transport.name()),
         &format!(
             "[[connect]]\nlisten = '{to_first}'\nto = '{serve_addr}'\n\
              [[connect]]\nlisten = '{to_second}'\nto = '{serve_addr}'\ntarget = '{second_addr}'\n"
@@ -67,10 +81,8 @@ fn a_file_has_several_targets(transport: TestTransport) {
 
 fn other_targets_are_refused(transport: TestTransport) {
     let ((_first, first_addr), (second, second_addr)) = (target(), target());
-    let (fabric, serve_addr, addr) = (new_fabric(), free_addr(), free_addr());
-    let mut command = tunnel(transport, &fabric);
-    command.args(["serve", "--listen", &serve_addr.to_string(), "--to", &first_addr.to_string()]);
-    let serve = Program::listening(command, serve_addr);
+    let (fabric, serve_addr, addr) = (new_fabric(), transport.free_addr(), free_addr());
+    let serve = end(transport, &fabric, ["serve", &serve_addr.to_string(), &first_addr.to_string()], &[]);
     let mut command = tunnel(transport, &fabric);
     command.args(["connect", "--listen", &addr.to_string(), "--to", &serve_addr.to_string()]);
     command.args(["--target", &second_addr.to_string()]);
@@ -96,8 +108,7 @@ fn with(arguments: &[&str]) -> Command {
     command
 }
 
-#[test]
-fn mistakes_are_explained_and_have_status_2() {
+fn mistakes_are_explained_and_have_status_2(_: &TestTransport) -> Outcome {
     let file =
         TemporaryFile::new("mistake", "grace = 1\n[[serve]]\nlisten = 'a:1'\nto = 'b:2'\nallowed = []\n");
     let path = file.0.to_str().expect("text");
@@ -119,10 +130,10 @@ fn mistakes_are_explained_and_have_status_2() {
     command.env("TRESPASS_TRANSPORT", "udp");
     let (status, log) = fails(command);
     assert!(status == Some(2) && log.contains("TRESPASS_TRANSPORT"), "{status:?} {log}");
+    Ok(())
 }
 
-#[test]
-fn failures_at_the_start_have_status_1() {
+fn failures_at_the_start_have_status_1(_: &TestTransport) -> Outcome {
     let (_taken, addr) = target();
     let addr = addr.to_string();
     for arguments in [
@@ -136,10 +147,10 @@ fn failures_at_the_start_have_status_1() {
     let arguments = ["connect", "--listen", "127.0.0.1:0", "--to", "127.0.0.1:1", "--metrics", &addr];
     let (status, log) = fails(with(&arguments));
     assert!(status == Some(1) && log.contains("cannot serve metrics"), "{status:?} {log}");
+    Ok(())
 }
 
-#[test]
-fn insecure_listens_beyond_loopback() {
+fn insecure_listens_beyond_loopback(_: &TestTransport) -> Outcome {
     let listen = free_addr();
     let everywhere = format!("0.0.0.0:{}", listen.port());
     let serve = Program::listening(
@@ -147,4 +158,5 @@ fn insecure_listens_beyond_loopback() {
         listen,
     );
     serve.wait_for_log(&["connections are carried", &everywhere]);
+    Ok(())
 }

@@ -1,7 +1,8 @@
 //! Programs that nobody here wrote, unmodified, through the tunnel.
 //!
 //! `.ci/run programs` installs and runs them (`SOFT_RNIC_PROGRAMS=all`), and so does a filter here. A
-//! program that is not installed is a printed and counted skip.
+//! program that is not installed is a printed and counted skip. `cargo xtask softroce --suite --test
+//! programs` runs those that a guest has over SoftRoCE.
 
 #[allow(dead_code, unused_macros, unused_imports, reason = "the other test program needs more of it")]
 #[path = "../main/fixture.rs"]
@@ -45,10 +46,24 @@ fn main() -> ExitCode {
     // Each case has four programs at work.
     arguments.test_threads.get_or_insert(1);
     let is_chosen = arguments.filter.is_some() || std::env::var_os(SCOPE).is_some_and(|scope| scope == "all");
-    let trials = [TestTransport::Tcp, TestTransport::Soft].into_iter().flat_map(|transport| {
+    let required = test_harness::device_is_required();
+    let transports = [
+        ("tcp", Ok(TestTransport::Tcp)),
+        ("soft", Ok(TestTransport::Soft)),
+        ("rdma", fixture::system_devices()),
+    ];
+    let trials = transports.into_iter().flat_map(|(over, transport)| {
         CASES.map(|(name, programs, run)| {
-            let title = format!("{}::{name}", if transport == TestTransport::Tcp { "tcp" } else { "soft" });
+            let (title, transport) = (format!("{over}::{name}"), transport.clone());
             let trial = Trial::ignorable_test(title.clone(), move || {
+                let transport = match transport {
+                    Ok(transport) => transport,
+                    Err(reason) if required => return Err(reason.into()),
+                    Err(reason) => {
+                        report_skip(&title, &reason);
+                        return Ok(Completion::ignored_with(reason));
+                    }
+                };
                 if let Some((program, package)) = programs.iter().find(|(program, _)| !is_installed(program))
                 {
                     let reason = format!("no `{program}` here (install {package})");
@@ -73,6 +88,9 @@ fn main() -> ExitCode {
             println!("{SCOPE}=all runs them");
         }
     }
+    if required {
+        return test_harness::print_summary(&arguments, &conclusion, required);
+    }
     conclusion.exit_code()
 }
 
@@ -83,7 +101,10 @@ fn iperf3(transport: TestTransport) {
         vec!["-s".into(), "-B".into(), "127.0.0.1".into(), "-p".into(), port]
     });
     let tunnel = Tunnel::start(transport, server.addr);
-    for more in ["-n 32M", "-n 32M -R", "-n 16M -P 8", "-n 16M -P 8 -R"] {
+    let (all, each) = (transport.less(32 << 20), transport.less(16 << 20));
+    for more in
+        [format!("-n {all}"), format!("-n {all} -R"), format!("-n {each} -P 8"), format!("-n {each} -P 8 -R")]
+    {
         wait_until("the server is free for a test", || {
             let mut client = Command::new("iperf3");
             client.args(["-c", "127.0.0.1", "-p", &tunnel.addr.port().to_string()]).args(more.split(' '));
@@ -104,7 +125,19 @@ fn redis(transport: TestTransport) {
     let tunnel = Tunnel::start(transport, server.addr);
     let port = tunnel.addr.port().to_string();
     let mut benchmark = Command::new("redis-benchmark");
-    benchmark.args(["-p", &port, "-q", "-n", "2000", "-c", "50", "-t", "set,get,lpush,lrange_100", "--csv"]);
+    let requests = transport.less(2000).to_string();
+    benchmark.args([
+        "-p",
+        &port,
+        "-q",
+        "-n",
+        &requests,
+        "-c",
+        "50",
+        "-t",
+        "set,get,lpush,lrange_100",
+        "--csv",
+    ]);
     let table = run(benchmark, b"");
     assert!(table.contains("\"LRANGE_100"), "{table}");
     let value = "x".repeat(100_000);
@@ -121,7 +154,7 @@ fn redis(transport: TestTransport) {
 fn socat(transport: TestTransport) {
     let scratch = Scratch::new("socat");
     let (sent, received) = (scratch.path.join("sent"), scratch.path.join("received"));
-    let contents = bytes(1, 16 << 20);
+    let contents = bytes(1, transport.less(16 << 20));
     fs::write(&sent, &contents).expect("a file");
     let server = TargetServer::start("socat", |port| {
         vec![

@@ -55,8 +55,12 @@ pub(crate) fn psql(transport: TestTransport) {
         run(psql, input)
     };
     ask("create table numbers (number int, name text)", b"");
-    let rows: String = (0..100_000).map(|number| format!("{number}\tthe number {number}\n")).collect();
+    let count = transport.less(100_000) as u64;
+    let rows: String = (0..count).map(|number| format!("{number}\tthe number {number}\n")).collect();
     ask("copy numbers from stdin", rows.as_bytes());
-    assert_eq!(ask("select count(*), sum(number) from numbers", b""), "100000|4999950000\n");
+    assert_eq!(
+        ask("select count(*), sum(number) from numbers", b""),
+        format!("{count}|{}\n", count * (count - 1) / 2)
+    );
     assert!(ask("copy (select * from numbers order by number) to stdout", b"") == rows, "the rows differ");
 }

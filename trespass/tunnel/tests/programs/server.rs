@@ -106,7 +106,7 @@ pub(crate) struct Tunnel {
 
 impl Tunnel {
     pub(crate) fn start(transport: TestTransport, target: SocketAddr) -> Self {
-        let (serve, addr, fabric) = (free_addr(), free_addr(), new_fabric());
+        let (serve, addr, fabric) = (transport.free_addr(), free_addr(), new_fabric());
         let second = end(transport, &fabric, ["serve", &serve.to_string(), &target.to_string()], &[]);
         let first = end(transport, &fabric, ["connect", &addr.to_string(), &serve.to_string()], &[]);
         Self { _ends: [first, second], addr }
