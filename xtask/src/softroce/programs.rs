@@ -83,6 +83,29 @@ impl Programs {
         Ok(tests)
     }
 
+    /// Runs a test program that makes more programs, and adds these to those that it may start. It
+    /// prints their paths.
+    pub(super) fn build_more(&self, test: &mut TestProgram, variable: Option<(&str, &str)>) -> Result<()> {
+        eprintln!("softroce: building the programs of the tests of {}", test.package);
+        let mut command = Command::new(&test.executable);
+        command.current_dir(&test.directory).envs(variable).stdin(Stdio::null()).stderr(Stdio::inherit());
+        let output = command.output().with_context(|| format!("cannot start {}", test.executable))?;
+        let paths = str::from_utf8(&output.stdout)?;
+        ensure!(
+            output.status.success() && !paths.is_empty(),
+            "{} has not made its programs ({})",
+            test.executable,
+            output.status
+        );
+        for path in paths.lines() {
+            if self.for_guests {
+                glibc::check(Path::new(path))?;
+            }
+            test.programs.push(path.to_owned());
+        }
+        Ok(())
+    }
+
     /// Runs cargo and returns its artifact messages.
     fn cargo(&self, arguments: &[&str]) -> Result<Vec<Value>> {
         let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));

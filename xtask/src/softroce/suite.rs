@@ -4,9 +4,10 @@
 //! a line of counts: `device tests: 63 ran, 2 skipped, 0 failed`.
 
 use std::io::{self, Write};
+use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 
 use super::environment::Job;
 use super::machine::TestMachine;
@@ -15,7 +16,8 @@ use super::shell;
 use super::vm::{JobOutcome, JobReport};
 
 /// The packages whose tests use a device.
-const PACKAGES: &[&str] = &["sideway", "conformance", "stride", "rdma-examples", "trespass"];
+const PACKAGES: &[&str] =
+    &["sideway", "conformance", "stride", "rdma-examples", "trespass", "trespass-c", "trespass-tunnel"];
 
 /// How to run a test program, or a part of one.
 #[derive(Clone, Copy)]
@@ -27,9 +29,15 @@ struct ProgramRule {
     /// Parts of the names of the tests that run in a guest; an empty list stands for all.
     filters: &'static [&'static str],
     when: RunPolicy,
+    /// Whether the program's part [`BUILD`] makes programs on the host first, because a guest has no
+    /// compiler.
+    builds: bool,
 }
 
-#[derive(Clone, Copy)]
+/// The part of a program that prints the paths of what it makes, one a line.
+const BUILD: &str = "build";
+
+#[derive(Clone, Copy, Debug)]
 struct SuitePart {
     variable: &'static str,
     name: &'static str,
@@ -70,24 +78,36 @@ const RULES: &[ProgramRule] = &[
     trespass("rdma", RunPolicy::OnDemand),
     trespass("rdma_by_cm", RunPolicy::OnDemand),
     trespass("netem", RunPolicy::OnDemand),
+    ProgramRule { builds: true, ..part("trespass-c::main", "TRESPASS_C_SUITE", "rdma", RunPolicy::OnDemand) },
+    part("trespass-tunnel::main", "TRESPASS_TUNNEL_SUITE", "tcp", RunPolicy::Native),
+    part("trespass-tunnel::main", "TRESPASS_TUNNEL_SUITE", "soft", RunPolicy::Native),
+    part("trespass-tunnel::main", "TRESPASS_TUNNEL_SUITE", "rdma", RunPolicy::OnDemand),
+    ProgramRule { when: RunPolicy::OnDemand, ..some("trespass-tunnel::programs", &["rdma::"]) },
 ];
 
 const fn some(program: &'static str, filters: &'static [&'static str]) -> ProgramRule {
-    ProgramRule { program, part: None, filters, when: RunPolicy::Always }
+    ProgramRule { program, part: None, filters, when: RunPolicy::Always, builds: false }
 }
 
 const fn native(program: &'static str) -> ProgramRule {
-    ProgramRule { program, part: None, filters: &[], when: RunPolicy::Native }
+    ProgramRule { when: RunPolicy::Native, ..some(program, &[]) }
+}
+
+const fn part(
+    program: &'static str,
+    variable: &'static str,
+    name: &'static str,
+    when: RunPolicy,
+) -> ProgramRule {
+    ProgramRule { part: Some(SuitePart { variable, name }), when, ..some(program, &[]) }
 }
 
 const fn conformance(name: &'static str, when: RunPolicy) -> ProgramRule {
-    let part = Some(SuitePart { variable: "CONFORMANCE_SUITE", name });
-    ProgramRule { program: "conformance::main", part, filters: &[], when }
+    part("conformance::main", "CONFORMANCE_SUITE", name, when)
 }
 
 const fn trespass(name: &'static str, when: RunPolicy) -> ProgramRule {
-    let part = Some(SuitePart { variable: "TRESPASS_SUITE", name });
-    ProgramRule { program: "trespass::suite", part, filters: &[], when }
+    part("trespass::suite", "TRESPASS_SUITE", name, when)
 }
 
 /// A test program, or a part of one, to run.
@@ -96,10 +116,10 @@ struct TestRun {
     program: TestProgram,
     /// The program's name, or the part's.
     name: String,
-    /// `VARIABLE=VALUE` of a part.
-    variable: Option<String>,
+    part: Option<SuitePart>,
     filters: &'static [&'static str],
     when: RunPolicy,
+    builds: bool,
 }
 
 impl TestRun {
@@ -109,9 +129,10 @@ impl TestRun {
         let run = |name: &str, rule: Option<&ProgramRule>| Self {
             program: program.clone(),
             name: name.to_owned(),
-            variable: rule.and_then(|rule| rule.part).map(|part| format!("{}={}", part.variable, part.name)),
+            part: rule.and_then(|rule| rule.part),
             filters: rule.map_or(&[], |rule| rule.filters),
             when: rule.map_or(RunPolicy::Always, |rule| rule.when),
+            builds: rule.is_some_and(|rule| rule.builds),
         };
         let rules: Vec<_> = RULES.iter().filter(|rule| rule.program == title).collect();
         if rules.is_empty() {
@@ -168,8 +189,8 @@ impl SuiteArgs {
         mut job: Job,
         arguments: &[String],
     ) -> Result<ExitCode> {
-        let programs = programs.build_tests(PACKAGES)?;
-        let mut tests: Vec<_> = programs.iter().flat_map(TestRun::of).collect();
+        let built = programs.build_tests(PACKAGES)?;
+        let mut tests: Vec<_> = built.iter().flat_map(TestRun::of).collect();
         tests.retain(|test| {
             let takes = self.takes(test);
             if !takes && self.test.is_empty() && test.when != RunPolicy::Native {
@@ -183,6 +204,13 @@ impl SuiteArgs {
             PACKAGES.join(", ")
         );
 
+        for test in tests.iter_mut().filter(|test| test.builds) {
+            let variable = test.part.map(|part| (part.variable, BUILD));
+            programs.build_more(&mut test.program, variable)?;
+            for path in &test.program.programs {
+                job.share(Path::new(path).parent().context("a program without a folder")?)?;
+            }
+        }
         job.command = match machine {
             TestMachine::Guest(_) => format!("{READ_SYSTEM}\n{}", script(&tests, arguments)),
             TestMachine::Host(_) => {
@@ -228,7 +256,7 @@ fn script(tests: &[TestRun], arguments: &[String]) -> String {
             shell::quote(&format!("Running {title}")),
             shell::quote(directory),
             shell::quote(package),
-            test.variable.as_deref().unwrap_or_default(),
+            test.part.map(|part| format!("{}={}", part.variable, part.name)).unwrap_or_default(),
             shell::quote(executable),
             // The caller's arguments replace the rule's.
             shell::join(if arguments.is_empty() { &filters } else { arguments }),
@@ -381,6 +409,9 @@ mod tests {
         assert!(taken(&suite, &[], &[]).is_empty());
         assert_eq!(taken(&suite, &["rdma", "trespass::netem"], &[]), ["rdma", "netem"]);
         assert_eq!(by(&suite, SuiteArgs { with: names(&["netem"]), ..none() }), ["netem"]);
+        let tunnel = program("trespass-tunnel", "main", "");
+        assert_eq!(taken(&tunnel, &["rdma"], &[]), ["rdma"], "one name selects all that use the device");
+        assert!(taken(&tunnel, &["trespass::rdma"], &[]).is_empty());
         assert_eq!(by(&rc, SuiteArgs { with: names(&["netem"]), ..none() }), ["rc"]);
     }
 
@@ -400,6 +431,9 @@ mod tests {
     fn the_script_chooses_parts_and_tests() {
         let parts = TestRun::of(&program("conformance", "main", "/bin/true"));
         assert!(script(&parts[..1], &[]).contains("CONFORMANCE_SUITE=system exec timeout"));
+        let parts = TestRun::of(&program("trespass-c", "main", "/bin/true"));
+        assert!(parts.iter().all(|run| run.builds && run.when == RunPolicy::OnDemand));
+        assert!(script(&parts, &[]).contains("TRESPASS_C_SUITE=rdma exec timeout"));
         let some = TestRun::of(&program("sideway", "main", "/bin/true"));
         assert!(script(&some, &[]).contains("/bin/true gone:: seed:: soundness::)"));
         assert!(script(&some, &["every".to_owned()]).contains("/bin/true every)"));
