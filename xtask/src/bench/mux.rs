@@ -30,9 +30,9 @@ const BOUND: Bound = Bound::Times(0.9);
 
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// The transport
+    /// What carries the mux
     #[arg(value_enum)]
-    transport: Transport,
+    transport: MuxTransport,
     /// The number of rounds (the best number in flight, 256, the best again) for each size
     #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(3..))]
     rounds: u32,
@@ -45,7 +45,7 @@ pub(super) struct Args {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Transport {
+enum MuxTransport {
     /// The software device
     Soft,
     /// The system's TCP
@@ -62,8 +62,8 @@ struct Cell {
 pub(super) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
     let programs = if args.no_build { Programs::as_they_are(root) } else { Programs::build(root)? };
     let (name, title) = match args.transport {
-        Transport::Soft => ("mux soft", "Requests of a mux over the software device"),
-        Transport::Tcp => ("mux tcp", "Requests of a mux over TCP"),
+        MuxTransport::Soft => ("mux soft", "Requests of a mux over the software device"),
+        MuxTransport::Tcp => ("mux tcp", "Requests of a mux over TCP"),
     };
     let mut body = String::from(
         "| bytes | 1 in flight | 4 | 16 | 64 | 256 | requests a write | 256 in flight, times the best other | that one against itself | at least |\n\
@@ -130,11 +130,11 @@ fn thousands(number: f64) -> String {
     }
 }
 
-fn measure(programs: &Programs, transport: Transport, size: u64, in_flight: u32) -> Result<Cell> {
+fn measure(programs: &Programs, transport: MuxTransport, size: u64, in_flight: u32) -> Result<Cell> {
     let port = free_port()?;
     let side = || {
         let mut command = Command::new(programs.path("stride-perf"));
-        let transport = if transport == Transport::Soft { "rdma" } else { "tcp" };
+        let transport = if transport == MuxTransport::Soft { "rdma" } else { "tcp" };
         command.args(["msg", "grid", "--api", "mux", "--transport", transport, "-D", SECONDS]);
         command.args(["-s", &size.to_string(), "-t", &in_flight.to_string(), "-p", &port.to_string()]);
         programs.over_the_device(&mut command);
