@@ -89,16 +89,20 @@ impl Core {
     pub(super) fn with<R>(&self, act: impl FnOnce(&mut State) -> R) -> R {
         let mut state = self.lock();
         let done = act(&mut state);
-        let woken = state.engine.take_woken();
-        drop(state);
-        woken.into_iter().for_each(Waker::wake);
+        Self::unlock(state);
         done
     }
 
     /// Wakes those for whom the state has changed. They may call the mux, so that nothing is locked.
     fn wake(&self) {
-        let woken = self.lock().engine.take_woken();
+        Self::unlock(self.lock());
+    }
+
+    fn unlock(mut state: MutexGuard<'_, State>) {
+        let (woken, unused) = (state.engine.take_woken(), state.engine.take_unused());
+        drop(state);
         woken.into_iter().for_each(Waker::wake);
+        drop(unused);
     }
 
     /// No call of the program runs while it is locked.
@@ -443,5 +447,58 @@ mod tests {
         let hello = Capacity { requests: 1, window: 4096 }.encode();
         core.pump(&mut FirstBytes(Some(hello)));
         assert_eq!(calling.1.load(Ordering::Relaxed), 2, "one is sent, and one may request");
+    }
+
+    #[test]
+    #[cfg(any(all(unix, feature = "tokio"), feature = "local"))]
+    fn wakers_are_dropped_without_a_lock() {
+        use std::sync::Arc;
+        use std::sync::atomic::{AtomicU32, Ordering};
+
+        use super::super::engine::{WaitCause, WaitPlace};
+        use super::super::frame::{LAST, MESSAGE_END, MuxHeader, Purpose};
+
+        /// The last owner of a task whose future has handles of the mux.
+        struct Owner(Arc<Core>, Arc<AtomicU32>);
+
+        impl std::task::Wake for Owner {
+            fn wake(self: Arc<Self>) {}
+        }
+
+        impl Drop for Owner {
+            fn drop(&mut self) {
+                if self.0.state.try_lock().is_ok() {
+                    self.1.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        }
+
+        let (core, free) = (Arc::new(Core::new(&MuxConfig::new())), Arc::new(AtomicU32::new(0)));
+        let owner = || Waker::from(Arc::new(Owner(core.clone(), free.clone())));
+        let mut bytes = Capacity { requests: 1, window: 4096 }.encode().to_vec();
+        let begin = MuxHeader::control(Purpose::Request, 0, 0);
+        bytes.extend(MuxHeader { flags: LAST | MESSAGE_END, ..begin }.encode());
+        core.with(|state| state.engine.receive(&bytes, Instant::now())).unwrap();
+        core.with(State::next_arrival).unwrap().unwrap();
+        core.with(|state| state.request(&mut Some(b"?".into()), None, false)).unwrap().unwrap();
+        let mut place = WaitPlace::default();
+        let mut wait = |cause: WaitCause| {
+            let waker = owner();
+            core.with(|state| {
+                state.engine.wait(cause, &mut place, &waker);
+                // The engine has the last reference, once the lock is free.
+                waker
+            });
+        };
+        for cause in [WaitCause::Answer(0), WaitCause::Change(0), WaitCause::Sent, WaitCause::Arrival] {
+            wait(cause);
+            wait(cause);
+        }
+        // Both of the first two, and all but the last of a place.
+        let replaced = free.load(Ordering::Relaxed);
+        assert_eq!(replaced, 5, "those that others have replaced");
+        core.with(|state| state.engine.cancel(0));
+        core.with(|state| state.engine.release(0));
+        assert_eq!(free.load(Ordering::Relaxed), 7, "those of requests that were given up");
     }
 }

@@ -44,6 +44,8 @@ struct OwnRequest {
     body: Outbox,
     answers: Inbox,
     one_way: bool,
+    /// The batches before the one with its begin.
+    batches_before: u64,
     /// The program wants no more. The peer knows, and will end the request.
     is_cancelled: bool,
     /// How the peer has ended it.
@@ -93,6 +95,8 @@ pub(super) struct Engine {
     kept_one_way: usize,
     waiting: WaitLists,
     woken: Vec<Waker>,
+    /// Wakers of tasks that have given up, or have left another one.
+    unused: Vec<Waker>,
     stats: MuxStats,
 }
 
@@ -116,6 +120,7 @@ impl Engine {
             kept_one_way: 0,
             waiting: WaitLists::default(),
             woken: Vec::new(),
+            unused: Vec::new(),
             stats: MuxStats::default(),
         }
     }
@@ -132,6 +137,11 @@ impl Engine {
     /// The wakers of those for whom something has changed.
     pub(super) fn take_woken(&mut self) -> Vec<Waker> {
         std::mem::take(&mut self.woken)
+    }
+
+    /// The wakers that are to be dropped without a lock, because that may run code of the program.
+    pub(super) fn take_unused(&mut self) -> Vec<Waker> {
+        std::mem::take(&mut self.unused)
     }
 
     /// Wakes all that wait, because the connection has failed or ended.

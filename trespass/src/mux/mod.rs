@@ -65,7 +65,9 @@
 //! A request and its answers have a [window](MuxConfig::window) each: bytes that the receiving
 //! program has not taken. So a program that leaves an answer unread holds up that answer alone. It
 //! also bounds what a peer can make this side keep
-//! (`mux::engine::tests::frames_that_are_almost_right_do_no_harm`).
+//! (`mux::engine::tests::frames_that_are_almost_right_do_no_harm`,
+//! `mux::engine::tests::what_a_peer_announces_takes_no_more_room_than_its_window`,
+//! `mux::engine::tests::messages_that_are_given_up_leave_no_turns`).
 //!
 //! A peer accepts a [number of requests](MuxConfig::max_requests) at a time. A call waits while it
 //! has as many (`muxed::the_peer_accepts_no_more_than_it_says`). A cancelled one counts until the
@@ -96,7 +98,8 @@
 //!
 //! The connection is closed when the last handle is dropped: of a [`Mux`], its requests and its
 //! answers. What a corked mux has queued is sent (`muxed::the_last_drop_sends_what_was_corked`).
-//! Messages that wait for the peer's credit or room are lost.
+//! Messages that wait for the peer's credit or room are lost. A peer that goes on sending does not
+//! keep the connection (`muxed::a_flood_does_not_outlast_the_last_handle`).
 //!
 //! # Several connections
 //!

@@ -71,7 +71,7 @@ impl Engine {
     /// Wakes a task when something of a request changes.
     pub(in super::super) fn wake_at_change(&mut self, id: u64, waker: &Waker) {
         if let Some(request) = self.peer_requests.get_mut(&id) {
-            request.waker = Some(waker.clone());
+            self.unused.extend(request.waker.replace(waker.clone()));
         }
     }
 
@@ -134,8 +134,10 @@ impl Engine {
 
     /// The frame that ends a request is in `out`, or in a batch.
     pub(super) fn remove_peers(&mut self, id: u64) {
-        if self.peer_requests.remove(&id).is_some() {
+        if let Some(request) = self.peer_requests.remove(&id) {
             self.unsent_ends += 1;
+            self.unused.extend(request.waker);
+            self.forget_turns();
         }
     }
 

@@ -10,6 +10,8 @@ use super::{CHUNK, Engine};
 const BATCH: usize = 128 << 10;
 /// Those of messages in their first turn, while others wait.
 const FIRST_SHARE: usize = 32 << 10;
+/// Turns of messages that were given up, which are kept.
+const SPARE_TURNS: usize = 32;
 /// The bytes of unsent one-way messages, outside `out`, after which further ones wait.
 const KEPT_ONE_WAY: usize = 4 << 20;
 
@@ -70,6 +72,25 @@ impl Engine {
                 self.control(MuxHeader::control(purpose, id, credit));
             }
         }
+    }
+
+    /// Forgets the turns of messages that were given up, once most of all are. Otherwise they collect
+    /// behind a message that waits for a peer that reads little.
+    pub(super) fn forget_turns(&mut self) {
+        let (own, peers) = (&mut self.own_requests, &mut self.peer_requests);
+        if self.turns.len() <= 2 * (own.len() + peers.len()) + SPARE_TURNS {
+            return;
+        }
+        self.turns.retain(|turn| {
+            let outbox = match turn {
+                Turn::Request(id) => own.get_mut(id).map(|request| &mut request.body),
+                Turn::Answer(id) => peers.get_mut(id).map(|request| &mut request.answers),
+            };
+            outbox.is_some_and(|outbox| {
+                outbox.is_listed = outbox.can_send();
+                outbox.is_listed
+            })
+        });
     }
 
     /// Sends chunks until a batch has `limit` bytes.

@@ -91,8 +91,10 @@ impl Inbox {
     /// Takes bytes of the frame.
     pub(super) fn arrived(&mut self, bytes: &[u8]) {
         if self.bytes.is_empty() && self.bytes.capacity() == 0 {
-            // Most messages have one frame. The peer says its length.
-            self.bytes.reserve_exact(if self.continues { LONG } else { self.expected.min(CHUNK) });
+            // Most messages have one frame. The peer says its length. More than a window never waits.
+            let window = usize::try_from(self.credit + self.charged).unwrap_or(LONG);
+            let expected = if self.continues { LONG } else { self.expected.min(CHUNK) };
+            self.bytes.reserve_exact(expected.min(window));
         }
         self.bytes.extend_from_slice(bytes);
         self.open += bytes.len();
@@ -116,6 +118,12 @@ impl Inbox {
         self.in_message
     }
 
+    /// The bytes that there is memory for.
+    #[cfg(test)]
+    pub(super) fn room(&self) -> usize {
+        self.bytes.capacity()
+    }
+
     #[cfg(test)]
     pub(super) fn has_ended(&self) -> bool {
         self.ended
@@ -129,7 +137,15 @@ impl Inbox {
     /// Whether one that waits for a whole message should take what has arrived: the rest needs the
     /// room, or none follows. Otherwise the message would be copied part by part.
     pub(super) fn must_be_taken(&self, window: u64) -> bool {
-        self.ended || !self.lengths.is_empty() || self.waiting() as u64 >= window / 2
+        self.ended || !self.lengths.is_empty() || self.used() >= window / 2
+    }
+
+    /// What has arrived, with the headers, for which the peer gets credit only by a further take.
+    fn used(&self) -> u64 {
+        if self.credit_is_announced {
+            return self.waiting() as u64;
+        }
+        self.charged.saturating_sub(self.expected as u64)
     }
 
     /// Whether a take would find anything.

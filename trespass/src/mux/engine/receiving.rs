@@ -6,7 +6,7 @@ use super::super::error::ProtocolViolation;
 use super::super::frame::{Capacity, Ending, HEADER, HELLO, LAST, MuxHeader, ONE_WAY, Purpose};
 use super::received::Inbox;
 use super::sending::Outbox;
-use super::{Engine, PeerRequest, Turn, WaitList};
+use super::{Engine, OwnRequest, PeerRequest, Turn, WaitList};
 
 /// Cuts bytes into frames. Data pass through without a copy.
 #[derive(Debug)]
@@ -126,10 +126,12 @@ impl Engine {
         Ok(())
     }
 
-    /// The peer ends requests of this side once, and sends nothing of them afterwards.
+    /// The peer ends requests of this side once, and sends nothing of them afterwards. It has read
+    /// their begin: otherwise begins of requests that it ends would collect in `out`.
     fn own_must_exist(&self, header: &MuxHeader) -> Result<(), ProtocolViolation> {
+        let is_sent = |request: &OwnRequest| request.batches_before < self.stats.batches;
         match self.own_requests.get(&header.id) {
-            Some(request) if request.ending.is_none() => Ok(()),
+            Some(request) if request.ending.is_none() && is_sent(request) => Ok(()),
             _ => Err(state(header)),
         }
     }

@@ -60,7 +60,15 @@ impl Engine {
             self.kept_one_way += body.kept();
         }
         let answers = Inbox::new(self.own.window);
-        let request = OwnRequest { body, answers, one_way, is_cancelled: false, ending: None, waker: None };
+        let request = OwnRequest {
+            body,
+            answers,
+            one_way,
+            batches_before: self.stats.batches,
+            is_cancelled: false,
+            ending: None,
+            waker: None,
+        };
         self.own_requests.insert(id, request);
         Some(id)
     }
@@ -87,7 +95,7 @@ impl Engine {
                 match self.own_requests.get(&id).and_then(|request| request.ending) {
                     None => Found::Nothing,
                     Some(ending) => {
-                        self.own_requests.remove(&id);
+                        self.remove_own(id);
                         Found::End(ending)
                     }
                 }
@@ -110,7 +118,7 @@ impl Engine {
     /// Wakes a task when something of the answers arrives.
     pub(in super::super) fn wake_at_answer(&mut self, id: u64, waker: &Waker) {
         if let Some(request) = self.own_requests.get_mut(&id) {
-            request.waker = Some(waker.clone());
+            self.unused.extend(request.waker.replace(waker.clone()));
         }
     }
 
@@ -118,15 +126,21 @@ impl Engine {
     pub(in super::super) fn cancel(&mut self, id: u64) {
         let Some(request) = self.own_requests.get_mut(&id) else { return };
         if request.ending.is_some() {
-            self.own_requests.remove(&id);
-            return;
+            return self.remove_own(id);
         }
         if !std::mem::replace(&mut request.is_cancelled, true) {
             self.kept_one_way -= request.drop_body();
             request.answers.discard();
-            request.waker = None;
+            self.unused.extend(request.waker.take());
             self.stats.cancelled += 1;
             self.control(MuxHeader::control(Purpose::Cancel, id, 0));
+        }
+    }
+
+    fn remove_own(&mut self, id: u64) {
+        if let Some(request) = self.own_requests.remove(&id) {
+            self.unused.extend(request.waker);
+            self.forget_turns();
         }
     }
 
@@ -138,7 +152,7 @@ impl Engine {
         self.in_flight -= 1;
         self.woken.extend(request.waker.take());
         if request.is_cancelled || request.one_way {
-            self.own_requests.remove(&id);
+            self.remove_own(id);
         }
         self.wake_list(WaitList::Slot);
         self.wake_senders();

@@ -1,6 +1,7 @@
 //! Two engines that exchange bytes, and one whose peer is hostile.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::task::Waker;
 use std::time::Instant;
 
@@ -8,6 +9,7 @@ use proptest::prelude::*;
 
 use super::super::error::ProtocolViolation;
 use super::super::frame::{Capacity, Ending, HEADER, LAST, MESSAGE_END, MuxHeader, ONE_WAY, Purpose};
+use super::super::payload::MuxBytes;
 use super::answering::AnswerRoom;
 use super::requesting::Found;
 use super::sending::QUEUED;
@@ -507,6 +509,7 @@ impl Hostile {
         let mut engine = Engine::new(CAPACITY);
         engine.receive(&CAPACITY.encode(), Instant::now()).unwrap();
         engine.request(b"?".into(), None, false).unwrap();
+        engine.next_batch(&mut Vec::new());
         engine.receive(&self.0[CAPACITY.encode().len()..], Instant::now()).unwrap_err()
     }
 }
@@ -583,6 +586,8 @@ struct Run {
     /// Requests that the server has, with what has arrived and the answers to send.
     held: BTreeMap<u64, (Vec<u8>, Option<Vec<usize>>)>,
     lens: BTreeMap<u64, (usize, bool)>,
+    /// Both sides wait for whole messages.
+    is_whole: bool,
 }
 
 fn pick<K: Copy + Ord, V>(map: &BTreeMap<K, V>, which: usize) -> Option<K> {
@@ -629,6 +634,9 @@ impl Run {
 
     /// Takes what has arrived, and sends the answers that there is room for.
     fn serve(&mut self, pair: &mut Pair, id: u64) {
+        if self.is_whole && !pair.server.must_take_body(id) {
+            return;
+        }
         let (body, answers) = self.held.get_mut(&id).unwrap();
         let (len, one_way) = self.lens[&id];
         let taken = pair.server.take_body(id, body);
@@ -658,6 +666,9 @@ impl Run {
     }
 
     fn take(&mut self, pair: &mut Pair, id: u64) {
+        if self.is_whole && !pair.client.must_take_answer(id) {
+            return;
+        }
         let (answer, in_part) = self.asked.get_mut(&id).unwrap();
         match pair.client.take_answer(id, answer) {
             Found::Nothing => (),
@@ -693,9 +704,14 @@ impl Run {
 
 proptest! {
     #[test]
-    fn everything_arrives_once_and_in_order(acts in acts()) {
-        let mut pair = Pair::default();
-        let mut run = Run::default();
+    fn everything_arrives_once_and_in_order(
+        acts in acts(),
+        window in prop_oneof![Just(8192), 4096..4200_u64, 4096..70_000_u64],
+        is_whole in any::<bool>(),
+    ) {
+        let capacity = Capacity { window, ..CAPACITY };
+        let mut pair = Pair::new(capacity, capacity);
+        let mut run = Run { is_whole, ..Run::default() };
         for act in &acts {
             run.act(&mut pair, act);
         }
@@ -724,6 +740,7 @@ proptest! {
         for _ in 0..asked {
             engine.request(bytes(9000, 3).into(), None, false);
         }
+        engine.next_batch(&mut Vec::new());
         let mut batch = Vec::new();
         for (kind, flags, id, value, len) in frames {
             let mut header = [0; HEADER];
@@ -750,4 +767,95 @@ proptest! {
             assert!(engine.out.len() <= (8 + 8) * (HEADER + CHUNK) + 200 * HEADER);
         }
     }
+}
+
+/// Sends frames of a body with a few bytes each, as far as the window goes.
+#[test]
+fn a_whole_message_is_taken_when_headers_have_used_the_window() {
+    for (purpose, len) in [(Purpose::RequestData, 1), (Purpose::Answer, 1), (Purpose::Answer, 20)] {
+        let mut engine = Engine::new(CAPACITY);
+        let mut frames = Hostile::new();
+        if purpose == Purpose::RequestData {
+            frames = frames.frame(Purpose::Request, 0, 0, b"");
+        }
+        engine.receive(&frames.0, Instant::now()).unwrap();
+        if purpose == Purpose::RequestData {
+            engine.next_arrival().unwrap();
+        } else {
+            engine.request(b"?".into(), None, false).unwrap();
+            engine.next_batch(&mut Vec::new());
+        }
+        let mut credit = CAPACITY.window as usize - HEADER;
+        while credit >= HEADER + len {
+            let frame = Hostile(Vec::new()).frame(purpose, 0, 0, &bytes(len, 1));
+            engine.receive(&frame.0, Instant::now()).unwrap();
+            credit -= HEADER + len;
+        }
+        let must_take = match purpose {
+            Purpose::RequestData => engine.must_take_body(0),
+            _ => engine.must_take_answer(0),
+        };
+        assert!(must_take, "frames of {len} bytes: the peer may send no more");
+    }
+}
+
+#[test]
+fn what_a_peer_announces_takes_no_more_room_than_its_window() {
+    let mut engine = Engine::new(Capacity { requests: 8, window: 4096 });
+    let mut frames = Hostile::new();
+    for id in 0..8 {
+        frames = frames.frame(Purpose::Request, 0, id, b"?");
+    }
+    engine.receive(&frames.0, Instant::now()).unwrap();
+    let room: usize = engine.peer_requests.values().map(|request| request.body.room()).sum();
+    assert!(room <= 8 * 4096, "{room} bytes for 8 of a peer");
+}
+
+#[test]
+fn messages_that_are_given_up_leave_no_turns() {
+    let answer: Arc<[u8]> = bytes(1 << 19, 1).into();
+    const MANY: Capacity = Capacity { window: 1 << 20, requests: 64 };
+    let mut pair = Pair::new(MANY, MANY);
+    let mut batch = Vec::new();
+    let mut ask = |pair: &mut Pair, gives_up: bool| {
+        let id = pair.ask(b"?");
+        pair.client.next_batch(&mut batch);
+        pair.server.receive(&std::mem::take(&mut batch), pair.now).unwrap();
+        assert_eq!(pair.server.next_arrival().unwrap().id, id);
+        pair.server.answer(id, MuxBytes::Shared(answer.clone()), true);
+        if gives_up {
+            pair.client.cancel(id);
+            pair.client.next_batch(&mut batch);
+            pair.server.receive(&std::mem::take(&mut batch), pair.now).unwrap();
+        }
+    };
+    // The answers to these go before the others.
+    (0..MANY.requests / 2).for_each(|_| ask(&mut pair, false));
+    for _ in 0..8 {
+        (0..MANY.requests / 2).for_each(|_| ask(&mut pair, true));
+        let mut read = Vec::new();
+        pair.server.next_batch(&mut read);
+        pair.client.receive(&read, pair.now).unwrap();
+        let turns = pair.server.turns.len();
+        assert!(turns <= 3 * MANY.requests as usize, "{turns} turns for {} requests", MANY.requests);
+    }
+}
+
+#[test]
+fn requests_end_after_their_begin_is_sent() {
+    let mut engine = Engine::new(CAPACITY);
+    engine.receive(&Hostile::new().0, Instant::now()).unwrap();
+    engine.next_batch(&mut Vec::new());
+    for id in 0..2 {
+        assert_eq!(engine.request(b"?".into(), None, false), Some(id));
+    }
+    let end = |purpose| Hostile(Vec::new()).frame(purpose, 0, 1, b"").0;
+    let ended = |engine: &mut Engine, purpose| engine.receive(&end(purpose), Instant::now());
+    for purpose in [Purpose::Close, Purpose::Answer, Purpose::RequestCredit] {
+        let error = ended(&mut engine, purpose).unwrap_err();
+        assert!(matches!(error, ProtocolViolation::State { id: 1, .. }), "{error}");
+    }
+    engine.next_batch(&mut Vec::new());
+    ended(&mut engine, Purpose::Close).unwrap();
+    assert_eq!(engine.take_answer(1, &mut Vec::new()), Found::End(Ending::Done));
 }

@@ -58,6 +58,16 @@ impl Turns {
         self.first.is_empty() && self.later.is_empty()
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.first.len() + self.later.len()
+    }
+
+    /// Forgets the messages for which `is_due` is false.
+    pub(super) fn retain(&mut self, mut is_due: impl FnMut(&Turn) -> bool) {
+        self.first.retain(&mut is_due);
+        self.later.retain(is_due);
+    }
+
     /// Whether messages wait that had a turn.
     pub(super) fn has_later(&self) -> bool {
         !self.later.is_empty()

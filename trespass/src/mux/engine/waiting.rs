@@ -59,13 +59,11 @@ impl Engine {
             }
         };
         if place.0.is_some_and(|(former, _)| former != list) {
-            self.stop_waiting(place);
+            let former = self.stop_waiting(place);
+            self.unused.extend(former);
         }
         place.0 = Some((list, number));
-        self.waiting.lists[list as usize]
-            .entry(number)
-            .and_modify(|old| old.clone_from(waker))
-            .or_insert_with(|| waker.clone());
+        self.unused.extend(self.waiting.lists[list as usize].insert(number, waker.clone()));
     }
 
     /// Ends a wait. Drop its waker without a lock: it may run code of the program.
