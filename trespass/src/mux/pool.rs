@@ -66,24 +66,22 @@ impl<S: MuxStream + Pooled> Muxes<S> {
     /// The mux with the fewest requests in flight, if possible one on which a request need not wait.
     /// Those that have failed leave the pool.
     fn least_loaded(&self) -> Option<Mux<S>> {
-        let mut open = self.open();
-        // They hold places, also with requests in flight.
-        let mut failed = Vec::from_iter(open.extract_if(.., |(mux, _)| mux.failure().is_some()));
-        let least = loop {
-            let Some(at) = (0..open.len()).min_by_key(|at| open[*at].0.load()) else { break None };
-            let mux = &open[at].0;
+        loop {
+            let mut open = self.open();
+            // They hold places, also with requests in flight.
+            let failed = Vec::from_iter(open.extract_if(.., |(mux, _)| mux.failure().is_some()));
+            let least = open.iter().map(|(mux, _)| mux).min_by_key(|mux| mux.load()).cloned();
+            drop(open);
+            // Closing takes system calls. A look does, too, and may wake tasks, which call the pool.
+            drop(failed);
+            let mux = least?;
             if mux.in_flight() == 0 {
                 S::look(&mux.shared);
             }
-            match mux.failure() {
-                None => break Some(mux.clone()),
-                Some(_) => failed.push(open.swap_remove(at)),
+            if mux.failure().is_none() {
+                return Some(mux);
             }
-        };
-        drop(open);
-        // Closing takes system calls.
-        drop(failed);
-        least
+        }
     }
 
     /// A mux that needs no further connection.
@@ -246,5 +244,46 @@ mod tests {
         drop(connecting);
         assert_eq!(pool.get().unwrap().in_flight(), 0);
         drop((pending, accepting.join().unwrap()));
+    }
+
+    /// A waker, which may run code of the program.
+    #[test]
+    #[cfg(any(all(unix, feature = "tokio"), feature = "local"))]
+    fn a_waker_calls_the_pool_that_wakes_it() {
+        use std::sync::atomic::{AtomicU32, Ordering};
+        use std::time::Instant;
+
+        use super::super::engine::{WaitCause, WaitPlace};
+
+        struct Calling(MuxPool<Stream>, AtomicU32, AtomicU32);
+
+        impl std::task::Wake for Calling {
+            fn wake(self: Arc<Self>) {
+                let is_free = self.0.shared.open.try_lock().is_ok();
+                if is_free { &self.1 } else { &self.2 }.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+
+        let listener = Listener::bind("127.0.0.1:0").unwrap();
+        let addr = listener.local_addr().unwrap();
+        let accepting = thread::spawn(move || {
+            [0; 2].map(|_| drop(Mux::over(listener.accept().unwrap().0, &MuxConfig::new()).unwrap()))
+        });
+        let connections = ConnectionPool::<Stream>::builder(addr).maximum(1).build().unwrap();
+        let pool = MuxPool::new(connections, MuxConfig::new(), 1);
+        let mux = pool.get().unwrap();
+        let calling = Arc::new(Calling(pool.clone(), AtomicU32::new(0), AtomicU32::new(0)));
+        let mut place = WaitPlace::default();
+        mux.shared.core.with(|state| {
+            state.engine.wait(WaitCause::Arrival, &mut place, &calling.clone().into());
+        });
+        // The second connection shows that the first has ended.
+        let limit = Instant::now() + Duration::from_secs(20);
+        while mux.failure().is_none() {
+            assert!(Instant::now() < limit, "{mux:?}");
+            drop(pool.get().unwrap());
+        }
+        accepting.join().unwrap();
+        assert_eq!((calling.1.load(Ordering::Relaxed), calling.2.load(Ordering::Relaxed)), (1, 0));
     }
 }
