@@ -180,6 +180,19 @@ impl Mux<Stream> {
         self.begin(bytes.into(), None, true).map(drop)
     }
 
+    /// The same until a deadline, at which it fails. Then nothing is sent.
+    ///
+    /// # Errors
+    ///
+    /// The connection has failed, or it had to wait until the deadline.
+    pub fn send_one_way_within<'a>(
+        &self,
+        bytes: impl Into<MuxBytes<'a>>,
+        time: Duration,
+    ) -> Result<(), MuxError> {
+        self.begin(bytes.into(), TimeLimit::after(time), true).map(drop)
+    }
+
     fn begin(
         &self,
         bytes: MuxBytes<'_>,
@@ -187,8 +200,10 @@ impl Mux<Stream> {
         one_way: bool,
     ) -> Result<u64, MuxError> {
         let mut bytes = Some(bytes);
+        // The deadline of a one-way message is that of the call.
+        let told = deadline.filter(|_| !one_way);
         let begun =
-            self.shared.wait_for(until(deadline), |state| state.request(&mut bytes, deadline, one_way))?;
+            self.shared.wait_for(until(deadline), |state| state.request(&mut bytes, told, one_way))?;
         match (begun, deadline) {
             (Some(id), _) => Ok(id),
             (None, Some(deadline)) => Err(deadline.passed()),
@@ -309,12 +324,28 @@ impl Request<Stream> {
     ///
     /// The peer has cancelled the request, or the connection has failed.
     pub fn next_part(&mut self, into: &mut Vec<u8>) -> Result<Arrived, MuxError> {
+        self.part(into, None)
+    }
+
+    /// The same until a deadline, at which it fails. A later call goes on.
+    ///
+    /// # Errors
+    ///
+    /// The peer has cancelled the request, nothing more came in time, or the connection has failed.
+    pub fn next_part_within(&mut self, into: &mut Vec<u8>, time: Duration) -> Result<Arrived, MuxError> {
+        self.part(into, TimeLimit::after(time))
+    }
+
+    fn part(&mut self, into: &mut Vec<u8>, deadline: Option<TimeLimit>) -> Result<Arrived, MuxError> {
         if hand_over(&mut self.partial, into) {
             return Ok(Arrived::Part);
         }
         let id = self.arrival.id;
-        let found = self.shared.wait_for(Until::Event, |state| state.next_body_part(id, into))?;
-        found.ok_or(MuxError::Closed)
+        let found = self.shared.wait_for(until(deadline), |state| state.next_body_part(id, into))?;
+        match (found, deadline) {
+            (None, Some(deadline)) => Err(deadline.passed()),
+            (found, _) => found.ok_or(MuxError::Closed),
+        }
     }
 }
 

@@ -29,7 +29,7 @@ pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
         peers_that_speak_something_else, messages_that_are_too_long, muxes_leave_nothing_behind,
         a_pool_hands_out_the_least_loaded_mux, a_pool_replaces_failed_muxes_and_passes_full_ones,
         the_last_drop_sends_what_was_corked,
-        a_flood_does_not_outlast_a_deadline);
+        a_flood_does_not_outlast_a_deadline, a_message_that_stops_does_not_outlast_a_deadline);
 }
 
 /// A client and a server. The second is of the accepting end.
@@ -709,5 +709,37 @@ fn a_flood_does_not_outlast_a_deadline(fixture: &Fixture) -> Outcome {
     assert!(!flooding.is_finished(), "the call has waited for the end of the flood");
     drop(client);
     flooding.join().unwrap().unwrap_err();
+    Ok(())
+}
+
+fn a_message_that_stops_does_not_outlast_a_deadline(fixture: &Fixture) -> Outcome {
+    const SHORT: Duration = Duration::from_millis(20);
+    let (client, server) = muxes_with(fixture, &MuxConfig::new().window(4096).max_requests(1));
+    let sent = pattern(100_000, 1);
+    client.send_one_way(&sent).unwrap();
+    let (mut request, mut bytes) = (next(&server), Vec::new());
+    // No call of the client goes on to send it.
+    let error = loop {
+        match request.next_part_within(&mut bytes, SHORT) {
+            Ok(arrived) => assert_eq!(arrived, Arrived::Part),
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, MuxError::DeadlinePassed { after: SHORT }), "{error}");
+    let error = client.send_one_way_within(b"beyond the limit", SHORT).unwrap_err();
+    assert!(matches!(error, MuxError::DeadlinePassed { after: SHORT }), "{error}");
+    thread::scope(|scope| {
+        let draining = scope.spawn(|| client.drain(Instant::now() + LONG));
+        while request.next_part_within(&mut bytes, LONG).unwrap() == Arrived::Part {}
+        assert_eq!(bytes, sent);
+        drop(request);
+        while !draining.is_finished() {
+            server.next_request_within(Duration::from_millis(1)).unwrap_err();
+        }
+        draining.join().unwrap().unwrap();
+    });
+    client.send_one_way_within(b"last", LONG).unwrap();
+    let mut last = next(&server);
+    assert_eq!((last.deadline(), last.bytes().unwrap()), (None, b"last".to_vec()));
     Ok(())
 }
