@@ -2,7 +2,7 @@
 //! what differs.
 
 use std::future::{Future, poll_fn};
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Write};
 use std::pin::pin;
 use std::task::Poll;
 use std::thread;
@@ -23,7 +23,7 @@ pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
         parts_follow_a_dropped_wait, a_dropped_request_is_cancelled, answers_in_parts_wait_for_their_reader,
         the_peer_accepts_no_more_than_it_says, one_way_messages_arrive, requests_fail_with_their_connection,
         peers_that_speak_something_else, a_thread_answers_a_task, a_task_answers_a_thread,
-        the_last_handle_ends_the_connection, a_pool_hands_out_the_least_loaded_mux,
+        the_last_handle_ends_the_connection, a_flood_does_not_outlast_the_last_handle, a_pool_hands_out_the_least_loaded_mux,
         calls_wait_for_the_first_mux_of_a_pool);
 }
 
@@ -486,6 +486,38 @@ fn the_last_handle_ends_the_connection(fixture: &Fixture) -> Outcome {
             sleep(Duration::from_millis(10)).await;
         }
     });
+    Ok(())
+}
+
+/// A peer that goes on sending does not keep the connection.
+fn a_flood_does_not_outlast_the_last_handle(fixture: &Fixture) -> Outcome {
+    let listener = fixture.builder().bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap();
+    let flooding = thread::spawn(move || {
+        let (mut flood, _) = listener.accept().unwrap();
+        flood.set_write_timeout(Some(LONG)).unwrap();
+        let mut begin = b"trespmux\x01\0\0\0\x01\0\0\0\0\0\x01\0\0\0\0\0".to_vec();
+        begin.extend([1, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        flood.write_all(&begin).unwrap();
+        let credit = [4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0].repeat(10_000);
+        let limit = Instant::now() + LONG;
+        while Instant::now() < limit {
+            if let Err(error) = flood.write_all(&credit) {
+                return error.kind() != ErrorKind::WouldBlock && error.kind() != ErrorKind::TimedOut;
+            }
+        }
+        false
+    });
+    fixture.run(async {
+        let client = Mux::over(connect(fixture, addr).await, &MuxConfig::new()).unwrap();
+        drop(client.next_request().await.unwrap().unwrap());
+        sleep(Duration::from_millis(50)).await;
+        drop(client);
+        while !flooding.is_finished() {
+            sleep(Duration::from_millis(1)).await;
+        }
+    });
+    assert!(flooding.join().unwrap(), "the flood ends with the connection");
     Ok(())
 }
 

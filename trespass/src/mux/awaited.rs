@@ -128,6 +128,11 @@ impl<S: InTask> Shared<S> {
                 return if self.is_closed() { Poll::Ready(()) } else { Poll::Pending };
             }
         }
+        if self.is_closed() {
+            // A peer that goes on sending does not keep the connection.
+            self.core.write(&mut TaskWire { stream: &self.stream, context });
+            return Poll::Ready(());
+        }
         context.waker().wake_by_ref();
         Poll::Pending
     }
