@@ -66,7 +66,7 @@
 //! program has not taken. So a program that leaves an answer unread holds up that answer alone. It
 //! also bounds what a peer can make this side keep
 //! (`mux::engine::tests::frames_that_are_almost_right_do_no_harm`,
-//! `mux::engine::tests::what_a_peer_announces_takes_no_more_room_than_its_window`,
+//! `mux::engine::tests::an_announced_message_takes_no_more_room_than_its_window`,
 //! `mux::engine::tests::messages_that_are_given_up_leave_no_turns`).
 //!
 //! A peer accepts a [number of requests](MuxConfig::max_requests) at a time. A call waits while it

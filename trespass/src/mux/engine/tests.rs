@@ -249,7 +249,7 @@ fn a_whole_message_stays_in_one_piece_while_the_window_has_room() {
     for (window, stays) in [(1 << 20, true), (4 * CHUNK as u64, false)] {
         let mut pair = Pair::new(CAPACITY, Capacity { window, ..CAPACITY });
         let id = pair.ask(&bytes(3 * CHUNK + 1, 7));
-        while !pair.server.peer_requests.get(&id).is_some_and(|request| request.body.waiting() > 2 * CHUNK) {
+        while pair.server.peer_requests.get(&id).is_none_or(|request| request.body.waiting() <= 2 * CHUNK) {
             assert!(pair.step(100));
         }
         assert_ne!(pair.server.must_take_body(id), stays, "half of a window of {window} is full");
@@ -800,7 +800,7 @@ fn a_whole_message_is_taken_when_headers_have_used_the_window() {
 }
 
 #[test]
-fn what_a_peer_announces_takes_no_more_room_than_its_window() {
+fn an_announced_message_takes_no_more_room_than_its_window() {
     let mut engine = Engine::new(Capacity { requests: 8, window: 4096 });
     let mut frames = Hostile::new();
     for id in 0..8 {
