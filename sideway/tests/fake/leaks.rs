@@ -5,6 +5,8 @@ use sideway::ibverbs::queue_pair::{
     BasicQueuePair, ExtendedQueuePair, GenericQueuePair, PostSendGuard, QueuePair,
 };
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use super::support::fake::Fake;
 use super::support::flavour::{CqFlavour, QpFlavour};
 use super::{FakeSetup, SIGNALED};
@@ -69,6 +71,15 @@ fn a_leaked_list_is_aborted_before_its_pair_goes() {
     use sideway::ibverbs::queue_pair::SendQueue;
     std::mem::forget(send.start_post_send());
     drop((send, receive));
+}
+
+/// Libraries hold a lock while a list is open, for which another pair of the thread may wait.
+#[test]
+fn a_dropped_list_is_aborted_at_once() {
+    let fake = Fake::new();
+    let mut setup = FakeSetup::<ExtendedQueuePair, GenericCompletionQueue>::new(&fake);
+    drop(setup.qp.start_post_send());
+    assert_eq!(fake.world.aborted.load(Relaxed), 1);
 }
 
 /// A leaked object keeps the objects that it depends on alive.

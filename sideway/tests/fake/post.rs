@@ -16,6 +16,25 @@ use super::{FakeSetup, SIGNALED};
 
 type Pair<Q> = FakeSetup<Q, BasicCompletionQueue>;
 
+/// The value is inline data in the request's slot, which has no room for it.
+#[test]
+fn an_atomic_write_of_a_classic_pair_needs_inline_data() {
+    let fake = Fake::new();
+    let operations = SendOperationFlags::AtomicWrite;
+    for (limit, may) in [(0, false), (7, false), (8, true)] {
+        let mut setup = Pair::<BasicQueuePair>::with(
+            &fake,
+            |cq| cq,
+            |qp| qp.setup_max_inline_data(limit).setup_max_send_sge(1).setup_send_ops_flags(operations),
+        );
+        let mut guard = setup.qp.start_post_send();
+        guard.construct_wr(1, SIGNALED).setup_atomic_write(1, 8, 9);
+        let limit = limit as usize;
+        let refused = Err(PostSendError::InlineDataTooLong { index: 0, given: 8, limit });
+        assert_eq!(guard.post(), if may { Ok(()) } else { refused });
+    }
+}
+
 #[test]
 fn every_operation_completes_as_what_it_is() {
     fn check<Q: QpFlavour>() {

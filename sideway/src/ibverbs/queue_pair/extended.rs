@@ -257,7 +257,6 @@ impl ExtendedSendQueue {
     pub(crate) fn set_overwrites_when_full(&mut self) {
         self.overwrites_when_full = true;
         self.forbid_inline(SendOperationFlags::all());
-        self.takes_inline_data = false;
     }
 
     /// Closes a list whose guard was leaked, if there is one.

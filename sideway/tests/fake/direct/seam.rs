@@ -11,8 +11,8 @@ use sideway::ibverbs::address_handle::AddressHandle;
 use sideway::ibverbs::completion::BasicCompletionQueue;
 use sideway::ibverbs::device_context::DeviceContext;
 use sideway::ibverbs::queue_pair::{
-    ExtendedPostSendGuard, ExtendedQueuePair, PostSendError, PostSendGuard, QueuePair, QueuePairType,
-    SendOperationFlags,
+    CreateQueuePairError, ExtendedPostSendGuard, ExtendedQueuePair, PostSendError, PostSendGuard, QueuePair,
+    QueuePairType, SendOperationFlags,
 };
 use sideway::sys::types::*;
 use sideway::sys::verbs;
@@ -145,6 +145,24 @@ fn an_object_that_a_vendors_pair_uses_is_dropped_after_it() {
         drop(control);
         assert_eq!(seen.lock().unwrap().as_deref(), Some(&["qp"][..]));
     }
+}
+
+/// A vendor's function would take the other context's objects for its own.
+#[test]
+fn a_vendors_function_gets_no_description_of_another_context() {
+    let parts = DirectSetup::new();
+    let other = parts.fake.context();
+    let (page, _) = DoorbellPage::new(&parts.fake);
+    let function = function(&other, page);
+    let (description, qp_type) = (parts.description(), QueuePairType::ReliableConnection);
+    let mut create = |_: &mut _| unreachable!("the description is refused");
+    let operations = SendOperationFlags::Send;
+    // SAFETY: `create` makes nothing.
+    let pair = unsafe { create_queue_pair(&function, &description, qp_type, operations, &mut create) };
+    assert!(matches!(pair, Err(CreateQueuePairError::DescriptionOfOtherContext)), "{pair:?}");
+    // SAFETY: as above.
+    let silent = unsafe { create_silent_queue_pair(&function, &description, qp_type, &mut create) };
+    assert!(matches!(silent, Err(CreateQueuePairError::DescriptionOfOtherContext)), "{silent:?}");
 }
 
 #[test]

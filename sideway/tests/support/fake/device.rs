@@ -199,6 +199,8 @@ unsafe extern "C" fn query_device_ex(
             (*attr).hca_core_clock = khz;
             (*attr).completion_timestamp_mask = mask;
         }
+        // Atomic writes.
+        (*attr).device_cap_flags_ex = 1 << 40;
         query_device(context, &raw mut (*attr).orig_attr)
     }
 }

@@ -101,3 +101,27 @@ impl Drop for Slots {
         drop(unsafe { Box::from_raw(self.memory.as_ptr()) });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_slot_has_room_for_its_inline_data_and_for_its_entries() {
+        for (max_inline_data, max_send_sge) in [(0, 1), (1, 1), (100, 1), (0, 8), (100, 8), (1000, 8)] {
+            let cap = QueuePairCapability {
+                max_send_wr: 3,
+                max_recv_wr: 0,
+                max_send_sge,
+                max_recv_sge: 0,
+                max_inline_data,
+            };
+            let slots = Slots::new(&cap).unwrap();
+            let stride = slots.stride.get();
+            assert!(stride >= size_of::<RequestSlot>() + max_inline_data as usize, "{cap:?}: {stride}");
+            let entries = max_send_sge as usize * size_of::<ibv_sge>();
+            assert!(stride >= offset_of!(RequestSlot, entry) + entries, "{cap:?}: {stride}");
+            assert_eq!(slots.memory.len() * size_of::<Unit>(), 3 * stride);
+        }
+    }
+}
