@@ -71,7 +71,7 @@ impl Inbox {
 
     /// Drops what has arrived. Nothing may be added afterwards.
     pub(super) fn discard(&mut self) {
-        *self = Self { ended: true, ..Self::new(0) };
+        *self = Self::new(0);
     }
 
     /// Begins a frame, if the peer may send it.
@@ -129,6 +129,11 @@ impl Inbox {
         self.ended
     }
 
+    #[cfg(test)]
+    pub(super) fn room(&self) -> usize {
+        self.bytes.capacity()
+    }
+
     /// The bytes that the program has not taken, and the headers of ended messages.
     pub(super) fn waiting(&self) -> usize {
         self.bytes.len() - self.start + self.lengths.len() * HEADER
@@ -148,9 +153,9 @@ impl Inbox {
         self.charged.saturating_sub(self.expected as u64)
     }
 
-    /// Whether a take would find anything.
+    /// Whether a take would find anything of a message.
     pub(super) fn has_any(&self) -> bool {
-        self.ended || !self.lengths.is_empty() || self.open > 0
+        !self.lengths.is_empty() || self.open > 0
     }
 
     /// Moves what has arrived of the current message behind `into`.

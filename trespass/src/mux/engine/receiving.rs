@@ -165,7 +165,6 @@ impl Engine {
                 return Err(ProtocolViolation::Flood { refused: self.unsent_refusals });
             }
             self.stats.refused += 1;
-            self.parser.ignored = true;
             self.control(MuxHeader::close(id, Ending::Refused));
             return Ok(());
         }
@@ -201,8 +200,8 @@ impl Engine {
             }
         } else {
             match self.peer_requests.get_mut(&id) {
-                Some(request) if !request.is_cancelled => (&mut request.body, &mut request.waker),
-                _ => return,
+                Some(request) => (&mut request.body, &mut request.waker),
+                None => return,
             }
         };
         inbox.arrived(data);

@@ -85,7 +85,7 @@ impl Engine {
             return Found::End(Ending::Cancelled);
         };
         let taken = request.answers.take(into);
-        if request.ending.is_none() && request.answers.announces_credit(self.own.window) {
+        if request.answers.announces_credit(self.own.window) {
             self.credits.push((Purpose::AnswerCredit, id));
         }
         match taken {

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::task::Waker;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::{Wake, Waker};
 use std::time::Instant;
 
 use proptest::prelude::*;
@@ -17,6 +18,7 @@ use super::waiting::{WaitCause, WaitPlace};
 use super::{CHUNK, Engine, Taken};
 
 const CAPACITY: Capacity = Capacity { requests: 8, window: 8192 };
+const WIDE: Capacity = Capacity { window: 4 << 20, requests: 16 };
 
 /// Two engines with the bytes between them.
 struct Pair {
@@ -199,6 +201,7 @@ fn credit_for_a_peer_that_reads_nothing_is_one_frame() {
         while matches!(pair.server.take_body(id, &mut body), Some(Taken::Part)) {}
     }
     assert!(body.len() < 8192, "it sends no more than its window: {}", body.len());
+    assert!(pair.server.credits.len() == 1 && pair.server.has_output());
     pair.server.next_batch(&mut batch);
     assert_eq!(batch.len(), HEADER, "one frame of credit");
     pair.client.receive(&batch, pair.now).unwrap();
@@ -207,8 +210,6 @@ fn credit_for_a_peer_that_reads_nothing_is_one_frame() {
     }
     assert_eq!(body, bytes(100_000, 3));
 }
-
-const WIDE: Capacity = Capacity { window: 4 << 20, requests: 16 };
 
 #[test]
 fn messages_of_a_few_turns_end_one_after_another() {
@@ -263,6 +264,109 @@ fn a_whole_message_stays_in_one_piece_while_the_window_has_room() {
         assert!(pair.client.must_take_answer(id));
         assert_eq!(pair.answer(id).unwrap(), bytes(3 * CHUNK, 8));
     }
+}
+
+#[test]
+fn each_batch_has_a_chunk_of_a_message_in_its_first_turn_and_of_one_in_a_later() {
+    let mut pair = Pair::new(CAPACITY, Capacity { requests: 40, ..WIDE });
+    let later = pair.ask(&bytes(200 * CHUNK, 1));
+    while pair.client.own_requests[&later].body.sent() < 5 * CHUNK {
+        assert!(pair.step(CHUNK));
+    }
+    let first = pair.ask(&bytes(3 * CHUNK, 2));
+    while pair.client.queued() < QUEUED {
+        pair.ask(&bytes(CHUNK, 3));
+    }
+    let had = pair.client.own_requests[&later].body.sent();
+    pair.client.next_batch(&mut Vec::new());
+    assert_eq!(pair.client.own_requests[&later].body.sent(), had + CHUNK);
+    assert_eq!(pair.client.own_requests[&first].body.sent(), CHUNK);
+}
+
+#[test]
+fn credit_lists_a_message_once() {
+    let mut pair = Pair::default();
+    let id = pair.ask(&bytes(100_000, 1));
+    for _ in 0..100 {
+        let frame = MuxHeader::control(Purpose::RequestCredit, id, 0).encode();
+        pair.client.receive(&frame, pair.now).unwrap();
+    }
+    assert_eq!(pair.client.turns.len(), 1);
+}
+
+#[test]
+fn the_end_of_an_answer_wakes_its_sender() {
+    let mut pair = Pair::default();
+    let id = pair.ask(b"?");
+    pair.settle();
+    let to = pair.arrived().0;
+    pair.server.answer(to, bytes(10_000, 1).into(), false);
+    pair.server.wake_at_change(to, Waker::noop());
+    pair.settle();
+    let is_full = pair.server.answer_room(to) == AnswerRoom::Full;
+    assert!(is_full && pair.server.take_woken().is_empty(), "its end waits for credit");
+    assert_eq!(pair.answer(id).unwrap(), bytes(10_000, 1));
+    assert_eq!((pair.server.answer_room(to), pair.server.take_woken().len()), (AnswerRoom::Room, 1));
+}
+
+#[test]
+fn each_answer_has_a_first_turn() {
+    let mut pair = Pair::new(WIDE, WIDE);
+    let id = pair.ask(b"?");
+    pair.settle();
+    let to = pair.arrived().0;
+    for seed in 0..2 {
+        pair.server.answer(to, bytes(20 * CHUNK, seed).into(), false);
+        assert!(!pair.server.turns.has_later(), "answer {seed}");
+        assert!(pair.answer(id).unwrap() == bytes(20 * CHUNK, seed));
+    }
+}
+
+#[test]
+fn a_message_that_waits_behind_answers_is_woken_when_they_are_sent() {
+    let mut pair = Pair::new(Capacity { requests: 16, window: 1 << 20 }, WIDE);
+    (0..16).for_each(|_| _ = pair.ask(b"?"));
+    pair.settle();
+    while pair.server.has_queue_room() {
+        let to = pair.server.next_arrival().unwrap().id;
+        pair.server.answer(to, bytes(CHUNK, 1).into(), true);
+    }
+    let mut place = WaitPlace::default();
+    pair.server.wait(WaitCause::Room { one_way: true }, &mut place, Waker::noop());
+    pair.server.next_batch(&mut Vec::new());
+    assert!(pair.server.has_queue_room() && pair.server.take_woken().len() == 1);
+}
+
+#[test]
+fn the_last_waker_of_a_wait_is_woken() {
+    struct Wakes(AtomicU32);
+    impl Wake for Wakes {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    let mut pair = Pair::default();
+    let [former, last] = [(); 2].map(|()| Arc::new(Wakes(AtomicU32::new(0))));
+    let mut place = WaitPlace::default();
+    for wakes in [&former, &last] {
+        pair.server.wait(WaitCause::Arrival, &mut place, &wakes.clone().into());
+    }
+    pair.ask(b"?");
+    pair.settle();
+    pair.server.take_woken().into_iter().for_each(Waker::wake);
+    assert_eq!([&former, &last].map(|wakes| wakes.0.load(Ordering::Relaxed)), [0, 1]);
+}
+
+#[test]
+fn a_wait_whose_cause_changes_is_in_one_list() {
+    let (mut pair, mut place) = (Pair::default(), WaitPlace::default());
+    let cause = WaitCause::Room { one_way: true };
+    pair.client.wait(cause, &mut place, Waker::noop());
+    (0..8).for_each(|_| _ = pair.ask(b"?"));
+    pair.client.wait(cause, &mut place, Waker::noop());
+    assert_eq!(pair.client.waiters(), 1);
+    assert!(pair.client.stop_waiting(&mut place).is_some());
+    assert_eq!(pair.client.waiters(), 0);
 }
 
 #[test]
@@ -340,7 +444,195 @@ fn a_cancelled_request_counts_until_the_peer_gives_it_up() {
     assert_eq!(pair.server.answer_room(held), AnswerRoom::Cancelled);
     assert_eq!(pair.server.take_body(held, &mut Vec::new()), None);
     pair.server.answer(held, b"too late".into(), true);
+    assert_eq!(pair.server.queued(), HEADER, "the answer is not sent");
     pair.assert_at_rest();
+}
+
+#[test]
+fn each_end_of_a_cancelled_request_says_that_it_is_cancelled() {
+    let ends: [fn(&mut Engine, u64); 3] =
+        [Engine::release, Engine::end_answers, |engine, id| engine.answer(id, b"too late".into(), true)];
+    for end in ends {
+        let mut pair = Pair::default();
+        let id = pair.ask(b"?");
+        pair.settle();
+        assert_eq!(pair.arrived().0, id);
+        pair.client.cancel(id);
+        pair.settle();
+        end(&mut pair.server, id);
+        let mut batch = Vec::new();
+        pair.server.next_batch(&mut batch);
+        assert_eq!(batch, MuxHeader::close(id, Ending::Cancelled).encode());
+    }
+}
+
+#[test]
+fn a_cancel_drops_what_is_kept_on_both_sides() {
+    let mut pair = Pair::default();
+    let (asked, kept) = (pair.ask(b"?"), pair.ask(&bytes(100_000, 1)));
+    pair.settle();
+    assert_eq!([asked, kept], [(); 2].map(|()| pair.server.next_arrival().unwrap().id));
+    pair.server.answer(asked, bytes(100_000, 2).into(), false);
+    pair.settle();
+    assert!(!pair.server.is_sent() && !pair.client.is_sent());
+    assert!(pair.server.peer_requests[&kept].body.waiting() > 0);
+    for id in [asked, kept] {
+        pair.client.wake_at_answer(id, Waker::noop());
+        pair.server.wake_at_change(id, Waker::noop());
+        pair.client.cancel(id);
+        assert_eq!(pair.client.own_requests[&id].answers.waiting(), 0);
+        assert_eq!(pair.client.take_answer(id, &mut Vec::new()), Found::End(Ending::Cancelled));
+    }
+    pair.settle();
+    assert!(pair.server.is_sent() && pair.client.is_sent(), "nothing of them is kept");
+    assert_eq!(pair.server.peer_requests[&kept].body.waiting(), 0);
+    assert_eq!(pair.server.take_woken().len(), 2, "those that serve them are woken");
+    for id in [asked, kept] {
+        pair.server.release(id);
+    }
+    pair.assert_at_rest();
+    assert_eq!(pair.client.take_woken().len(), 0, "nobody waits for a cancelled request");
+}
+
+#[test]
+fn a_cancelled_request_sends_no_more_of_its_bytes() {
+    let mut pair = Pair::new(CAPACITY, WIDE);
+    let id = pair.ask(&bytes(100 * CHUNK, 1));
+    pair.step(usize::MAX);
+    pair.client.cancel(id);
+    let mut batch = Vec::new();
+    pair.client.next_batch(&mut batch);
+    assert_eq!(batch, MuxHeader::control(Purpose::Cancel, id, 0).encode());
+}
+
+#[test]
+fn a_peer_that_ends_a_request_early_gets_no_more_of_it() {
+    for one_way in [false, true] {
+        let mut pair = Pair::default();
+        let id = pair.client.request(bytes(1 << 20, 1).into(), None, one_way).unwrap();
+        pair.settle();
+        assert_eq!(pair.server.next_arrival().unwrap().id, id);
+        pair.client.wake_at_answer(id, Waker::noop());
+        pair.server.release(id);
+        let mut batch = Vec::new();
+        pair.server.next_batch(&mut batch);
+        pair.client.receive(&batch, pair.now).unwrap();
+        assert_eq!((pair.client.take_woken().len(), pair.client.kept_one_way), (1, 0));
+        assert!(pair.client.is_sent() && pair.client.has_queue_room(), "one-way: {one_way}");
+        if !one_way {
+            assert_eq!(pair.answer(id), Err(Ending::Unanswered));
+        }
+        pair.assert_at_rest();
+    }
+}
+
+/// Answers messages of `len` bytes, of which each step moves `most`. The reader takes what has
+/// arrived after every `pause` steps, and nothing after `stop`. Returns the bytes that have arrived,
+/// headers included, and that nobody has taken.
+fn unread_bytes(len: usize, most: usize, pause: usize, stop: usize) -> usize {
+    let mut pair = Pair::default();
+    let id = pair.ask(b"?");
+    pair.settle();
+    let to = pair.arrived().0;
+    let before = pair.client.stats().bytes_received as usize;
+    let (mut taken, mut answer) = (0, Vec::new());
+    for step in 0.. {
+        while pair.server.answer_room(to) == AnswerRoom::Room {
+            pair.server.answer(to, bytes(len, 1).into(), false);
+        }
+        let moved = pair.step(most);
+        if step >= stop {
+            if !moved {
+                break;
+            }
+        } else if step % pause == 0 {
+            let found = pair.client.take_answer(id, &mut answer);
+            taken += answer.len() + if found == Found::Message { HEADER } else { 0 };
+            answer.clear();
+        }
+    }
+    pair.client.stats().bytes_received as usize - before - taken
+}
+
+/// Also while a frame has arrived in part, and for messages that have no bytes.
+#[test]
+fn what_a_peer_has_sent_and_nobody_has_taken_fits_the_window() {
+    for (len, most) in [(0, 1000), (50, 700), (3000, 500)] {
+        for (pause, stop) in [1, 3].into_iter().flat_map(|pause| (1..100).map(move |stop| (pause, stop))) {
+            let unread = unread_bytes(len, most, pause, stop);
+            // The headers of the frames before a message's last are not kept.
+            assert!(
+                unread <= 8192 + 4 * HEADER,
+                "{unread} bytes, {len} each, taken at each {pause} of {stop} steps"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_message_that_is_taken_slowly_takes_no_memory_that_grows() {
+    let mut pair = Pair::default();
+    let id = pair.ask(b"?");
+    pair.settle();
+    let to = pair.arrived().0;
+    let mut answer = Vec::new();
+    for seed in 0..200 {
+        // One or two are always left.
+        pair.server.answer(to, bytes(1000, seed).into(), false);
+        pair.settle();
+        if seed > 0 {
+            assert_eq!(pair.client.take_answer(id, &mut answer), Found::Message);
+            assert_eq!(std::mem::take(&mut answer), bytes(1000, seed - 1));
+        }
+    }
+    let room = pair.client.own_requests[&id].answers.room();
+    assert!(room <= 2 * 8192, "{room} bytes");
+}
+
+#[test]
+fn a_header_alone_takes_the_memory_of_a_chunk() {
+    let capacity = Capacity { window: 1 << 30, ..CAPACITY };
+    let mut engine = Engine::new(capacity);
+    engine.receive(&capacity.encode(), Instant::now()).unwrap();
+    let header = MuxHeader::data(Purpose::Request, LAST | MESSAGE_END, 0, 1 << 29);
+    engine.receive(&header.encode(), Instant::now()).unwrap();
+    engine.receive(b"one byte", Instant::now()).unwrap();
+    let room = engine.peer_requests[&0].body.room();
+    assert!(room <= CHUNK, "{room} bytes");
+}
+
+#[test]
+fn a_message_that_has_ended_gets_no_credit() {
+    let mut pair = Pair::default();
+    let id = pair.ask(&bytes(7000, 1));
+    pair.settle();
+    let other = pair.ask(&bytes(7000, 2));
+    pair.step(4000);
+    // Its credit is announced, and then it ends.
+    assert_eq!(pair.server.next_arrival().unwrap().id, id);
+    assert_eq!(pair.server.next_arrival().unwrap().id, other);
+    let mut body = Vec::new();
+    assert_eq!(pair.server.take_body(id, &mut body), Some(Taken::Message));
+    assert!(!pair.server.has_output(), "it has ended before");
+    assert_eq!(pair.server.take_body(other, &mut Vec::new()), Some(Taken::Part));
+    assert!(pair.server.has_output());
+    let rest = std::mem::take(&mut pair.to_server);
+    pair.server.receive(&rest, pair.now).unwrap();
+    let mut batch = Vec::new();
+    pair.server.next_batch(&mut batch);
+    assert_eq!(batch, b"");
+}
+
+#[test]
+fn requests_behind_a_full_queue_arrive_in_order() {
+    let capacity = Capacity { requests: 40, window: 1 << 20 };
+    let mut pair = Pair::new(capacity, capacity);
+    let ids = Vec::from_iter((0..40).map(|seed| pair.ask(&bytes(CHUNK - 100, seed))));
+    assert!(pair.client.queued() < QUEUED + CHUNK + 40 * HEADER);
+    for (seed, id) in ids.into_iter().enumerate() {
+        pair.settle();
+        assert!(pair.arrived() == (id, bytes(CHUNK - 100, seed as u8)), "request {id}");
+    }
 }
 
 #[test]
@@ -456,7 +748,9 @@ fn waits_that_are_given_up_leave_no_waker() {
         assert_eq!(pair.arrived().0, id);
         pair.server.release(id);
     }
-    pair.settle();
+    let mut ends = Vec::new();
+    pair.server.next_batch(&mut ends);
+    pair.client.receive(&ends, pair.now).unwrap();
     assert_eq!((pair.client.waiters(), pair.client.take_woken().len()), (1, 2), "no request arrives");
     places.iter_mut().for_each(|place| drop(pair.client.stop_waiting(place)));
     assert_eq!(pair.client.waiters(), 0);
@@ -522,9 +816,11 @@ fn peers_that_break_the_protocol_are_refused() {
     state(begin().frame(Purpose::Request, WHOLE, 1, b"the number 0 is missing"));
     state(begin().frame(Purpose::Request, WHOLE, 0, b"").frame(Purpose::Request, WHOLE, 0, b"again"));
     state(begin().frame(Purpose::RequestData, WHOLE, 0, b"without its begin"));
+    state(begin().frame(Purpose::Request, WHOLE, 0, b"").frame(Purpose::RequestData, WHOLE, 0, b"after it"));
     state(begin().frame(Purpose::Cancel, 0, 0, b""));
     state(begin().frame(Purpose::Answer, WHOLE, 1, b"to nobody"));
     state(begin().frame(Purpose::Answer, WHOLE, 0, b"").frame(Purpose::Answer, WHOLE, 0, b"twice"));
+    state(begin().frame(Purpose::Answer, WHOLE, 0, b"").frame(Purpose::Close, 0, 0, b""));
     state(begin().frame(Purpose::Answer, 0, 0, b"a part").frame(Purpose::Answer, LAST, 0, b""));
     state(begin().frame(Purpose::Answer, LAST, 0, b"without its end"));
     state(begin().frame(Purpose::Close, 0, 7, b""));
@@ -538,6 +834,29 @@ fn peers_that_break_the_protocol_are_refused() {
         hostile = hostile.frame(Purpose::Request, ONE_WAY, id, b"");
     }
     assert!(matches!(hostile.refused(), ProtocolViolation::Flood { refused: 9 }));
+}
+
+#[test]
+fn a_message_without_an_answer_gets_none() {
+    let mut engine = Engine::new(CAPACITY);
+    engine.receive(&CAPACITY.encode(), Instant::now()).unwrap();
+    engine.request(b"?".into(), None, true).unwrap();
+    let answer = Hostile(Vec::new()).frame(Purpose::Answer, LAST | MESSAGE_END, 0, b"!");
+    assert!(matches!(engine.receive(&answer.0, Instant::now()), Err(ProtocolViolation::State { .. })));
+}
+
+#[test]
+fn bytes_of_a_request_behind_its_cancellation_are_ignored() {
+    let mut engine = Engine::new(CAPACITY);
+    let begun = Hostile::new().frame(Purpose::Request, 0, 0, b"a part");
+    engine.receive(&begun.0, Instant::now()).unwrap();
+    assert_eq!(engine.next_arrival().unwrap().id, 0);
+    let rest = Hostile(Vec::new()).frame(Purpose::Cancel, 0, 0, b"");
+    let rest = rest.frame(Purpose::RequestData, LAST | MESSAGE_END, 0, b"the rest");
+    engine.receive(&rest.0, Instant::now()).unwrap();
+    assert_eq!(engine.take_body(0, &mut Vec::new()), None);
+    engine.release(0);
+    assert_eq!(engine.stats().serving, 0);
 }
 
 #[test]
