@@ -13,7 +13,7 @@ use trespass::mux::{Arrived, Mux, MuxConfig, MuxError, MuxPool, ProtocolViolatio
 
 use super::fixture::{Fixture, LONG};
 use super::runtime::{
-    SpawnedTask, Stream, accept, connect, pool, sleep, spawn, timeout, write_all, yield_now,
+    SpawnedTask, Stream, accept, connect, pool, read_to_end, sleep, spawn, timeout, write_all, yield_now,
 };
 
 pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
@@ -158,6 +158,21 @@ fn a_corked_mux_sends_what_a_call_waits_for(fixture: &Fixture) -> Outcome {
         let pending = client.request(b"corked").await.unwrap();
         let answer = timeout(LONG / 2, pending.wait()).await;
         assert_eq!(answer.expect("it is sent").unwrap(), b"corked");
+        drop(client);
+        serving.await;
+
+        let (client, server) = muxes(&fixture, MuxConfig::new()).await;
+        let serving = serve(server);
+        client.request(b"the peers know each other").await.unwrap().wait().await.unwrap();
+        client.set_cork(true);
+        let pending = client.request(b"corked").await.unwrap();
+        client.set_cork(false);
+        let limit = Instant::now() + LONG / 2;
+        while !pending.has_arrived() {
+            assert!(Instant::now() < limit, "the end of the cork sends nothing");
+            sleep(Duration::from_millis(1)).await;
+        }
+        assert_eq!(pending.wait().await.unwrap(), b"corked");
         drop(client);
         serving.await;
     });
@@ -378,6 +393,19 @@ fn one_way_messages_arrive(fixture: &Fixture) -> Outcome {
             assert_eq!(message.bytes().await.unwrap(), pattern(seed * 300, seed));
         }
         sending.await;
+
+        // A drain is too late to see the peer, which has taken all.
+        let (client, server) = muxes(fixture, MuxConfig::new()).await;
+        client.send_one_way(b"the last").await.unwrap();
+        drop(server.next_request().await.unwrap().unwrap());
+        server.drain().await.unwrap();
+        drop(server);
+        let limit = Instant::now() + LONG;
+        while client.failure().is_none() {
+            assert!(Instant::now() < limit, "the peer has ended");
+            sleep(Duration::from_millis(1)).await;
+        }
+        client.drain().await.unwrap();
     });
     Ok(())
 }
@@ -411,6 +439,9 @@ fn peers_that_speak_something_else(fixture: &Fixture) -> Outcome {
         let error = client.request(b"?").await.unwrap_err();
         assert!(matches!(error, MuxError::Protocol(ProtocolViolation::NoMux)), "{error}");
         assert_eq!(error.kind(), ErrorKind::InvalidData);
+        // The peer learns that this side has ended, although the mux is still there.
+        let hello = timeout(LONG / 2, read_to_end(&mut other)).await.expect("the stream has an end");
+        assert_eq!((hello.len(), client.in_flight()), (24, 0));
     });
     Ok(())
 }

@@ -43,6 +43,17 @@ pub(crate) async fn write_all(stream: &mut Stream, bytes: &[u8]) {
     stream.write_all(bytes).await.unwrap();
 }
 
+pub(crate) async fn read_to_end(stream: &mut Stream) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut buffer = [0; 64];
+    loop {
+        match stream.read(&mut buffer).await.unwrap() {
+            0 => return bytes,
+            count => bytes.extend(&buffer[..count]),
+        }
+    }
+}
+
 /// The connections have the parameters of the runtime.
 pub(crate) fn pool(_: &Fixture, addr: SocketAddr, maximum: usize) -> ConnectionPool<Stream> {
     ConnectionPool::builder(addr).maximum(maximum).build().unwrap()

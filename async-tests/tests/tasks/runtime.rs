@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinHandle;
 use trespass::connections::ConnectionPool;
 use trespass::tokio::Listener;
@@ -47,6 +47,17 @@ pub(crate) async fn accept(listener: &mut Listener) -> Stream {
 
 pub(crate) async fn write_all(stream: &mut Stream, bytes: &[u8]) {
     stream.write_all(bytes).await.unwrap();
+}
+
+pub(crate) async fn read_to_end(stream: &mut Stream) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut buffer = [0; 64];
+    loop {
+        match stream.read(&mut buffer).await.unwrap() {
+            0 => return bytes,
+            count => bytes.extend(&buffer[..count]),
+        }
+    }
 }
 
 pub(crate) fn pool(fixture: &Fixture, addr: SocketAddr, maximum: usize) -> ConnectionPool<Stream> {

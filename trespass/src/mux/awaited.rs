@@ -502,3 +502,59 @@ impl<S: AwaitedStream> Answers<S> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::future::{Ready, ready};
+
+    use super::super::config::MuxConfig;
+    use super::*;
+
+    /// A stream whose task never runs.
+    struct Silent;
+
+    impl InTask for Silent {
+        type Sleep = Ready<()>;
+
+        fn prepare(&self) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn spawn(_: MuxTask<Self>) {}
+
+        fn poll_read(&self, _: &mut Context<'_>, _: &mut [u8]) -> Poll<io::Result<usize>> {
+            Poll::Pending
+        }
+
+        fn poll_write(&self, _: &mut Context<'_>, _: &[u8]) -> Poll<io::Result<usize>> {
+            Poll::Pending
+        }
+
+        fn shutdown_write(&self) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn drained(&self) -> impl Future<Output = io::Result<()>> {
+            ready(Ok(()))
+        }
+
+        fn sleep_until(_: Instant) -> Ready<()> {
+            ready(())
+        }
+    }
+
+    /// A loop that waits for a request or for something else drops many waits.
+    #[test]
+    fn a_dropped_wait_takes_its_waker_back() {
+        let shared = Shared::new(Silent, &MuxConfig::new());
+        for _ in 0..100 {
+            let mut wait = pin!(shared.wait_for(WaitCause::Arrival, State::next_arrival));
+            assert!(wait.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        }
+        let woken = shared.core.with(|state| {
+            state.engine.wake_all();
+            state.engine.take_woken().len()
+        });
+        assert_eq!(woken, 0);
+    }
+}

@@ -286,7 +286,6 @@ impl State {
             }
             let arrived = self.next_part(id, into)?;
             if into.len() > limit {
-                self.engine.cancel(id);
                 return Some(Err(MuxError::TooLong { limit }));
             }
             match arrived {
@@ -382,7 +381,7 @@ impl State {
 mod tests {
     use std::time::Duration;
 
-    use super::super::frame::{Capacity, HELLO};
+    use super::super::frame::{Capacity, HELLO, LAST, MESSAGE_END, MuxHeader, Purpose};
     use super::*;
 
     #[test]
@@ -398,6 +397,103 @@ mod tests {
         });
         let value = u32::from_le_bytes(batch[HELLO + 4..HELLO + 8].try_into().unwrap());
         assert!((1..=1000).contains(&value), "{value} ms");
+    }
+
+    #[test]
+    fn messages_without_an_answer_wait_while_others_are_not_sent() {
+        let core = Core::new(&MuxConfig::new());
+        core.with(|state| {
+            state.engine.receive(&Capacity { requests: 100, window: 4096 }.encode(), Instant::now()).unwrap();
+            let message = vec![0; 1 << 20];
+            for _ in 0..4 {
+                assert!(state.request(&mut Some(message.clone().into()), None, true).is_some());
+            }
+            let mut bytes = Some(message.into());
+            assert!(state.request(&mut bytes, None, true).is_none() && bytes.is_some());
+            assert!(state.request(&mut bytes, None, false).is_some(), "others have a bound of their own");
+        });
+    }
+
+    /// Otherwise the peer decides how much memory a call takes.
+    #[test]
+    fn a_call_takes_no_more_of_a_request_than_its_limit() {
+        let core = Core::new(&MuxConfig::new());
+        core.with(|state| {
+            state.engine.receive(&Capacity { requests: 1, window: 4096 }.encode(), Instant::now()).unwrap();
+            let id = 0;
+            let mut begin = MuxHeader::data(Purpose::Request, 0, id, 100_000).encode().to_vec();
+            begin.resize(begin.len() + 100_000, 7);
+            state.engine.receive(&begin, Instant::now()).unwrap();
+            let mut rest = MuxHeader::data(Purpose::RequestData, 0, id, 100_000).encode().to_vec();
+            rest.resize(rest.len() + 100_000, 7);
+            state.engine.receive(&rest, Instant::now()).unwrap();
+            let mut bytes = Vec::new();
+            let found = state.next_body(id, &mut bytes, 150_000);
+            assert!(matches!(found, Some(Err(MuxError::TooLong { limit: 150_000 }))), "{found:?}");
+        });
+    }
+
+    #[test]
+    fn a_call_for_a_whole_message_fails_with_the_connection() {
+        let core = Core::new(&MuxConfig::new());
+        let mut bytes = Vec::new();
+        core.with(|state| {
+            state.engine.receive(&Capacity { requests: 1, window: 4096 }.encode(), Instant::now()).unwrap();
+            let begin = MuxHeader::data(Purpose::Request, 0, 0, 100).encode();
+            state.engine.receive(&begin, Instant::now()).unwrap();
+            let own = state.request(&mut Some(b"?".into()), None, false).unwrap().unwrap();
+            assert!(state.next_body(0, &mut bytes, 1000).is_none());
+            assert!(state.next_answer(own, &mut bytes, 1000).is_none());
+            state.fail(MuxError::Closed);
+            assert!(matches!(state.next_body(0, &mut bytes, 1000), Some(Err(MuxError::Closed))));
+            assert!(matches!(state.next_answer(own, &mut bytes, 1000), Some(Err(MuxError::Closed))));
+        });
+    }
+
+    #[test]
+    fn the_end_of_the_answers_waits_for_the_last_one() {
+        let core = Core::new(&MuxConfig::new());
+        core.with(|state| {
+            state.engine.receive(&Capacity { requests: 1, window: 4096 }.encode(), Instant::now()).unwrap();
+            let request = MuxHeader::data(Purpose::Request, LAST | MESSAGE_END, 0, 0).encode();
+            state.engine.receive(&request, Instant::now()).unwrap();
+            let answer = vec![0; 5000];
+            assert!(state.answer(0, &mut Some(answer.into()), false).unwrap().is_ok());
+            assert!(state.end_answers(0).is_none(), "the window has no room for it");
+        });
+    }
+
+    /// A wire that takes some bytes.
+    struct Narrow(usize);
+
+    impl Wire for Narrow {
+        fn read(&mut self, _: &mut [u8]) -> io::Result<Option<usize>> {
+            Ok(None)
+        }
+
+        fn write(&mut self, bytes: &[u8]) -> io::Result<Option<usize>> {
+            let count = bytes.len().min(self.0);
+            self.0 -= count;
+            Ok((count > 0).then_some(count))
+        }
+    }
+
+    #[test]
+    fn bytes_that_the_connection_has_not_taken_are_not_sent() {
+        let core = Core::new(&MuxConfig::new());
+        core.pump(&mut Narrow(HELLO - 1));
+        assert!(!core.is_sent() && !core.can_write(), "the connection is full");
+        core.pump(&mut Narrow(1));
+        assert!(core.is_sent());
+    }
+
+    #[test]
+    fn nothing_is_sent_after_a_failure() {
+        let core = Core::new(&MuxConfig::new());
+        core.fail(MuxError::Closed);
+        let mut wire = Narrow(HELLO);
+        core.pump(&mut wire);
+        assert_eq!(wire.0, HELLO);
     }
 
     /// A wire that takes all, and brings the hello of a peer.
