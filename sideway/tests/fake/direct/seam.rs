@@ -157,10 +157,10 @@ fn a_vendors_function_gets_no_description_of_another_context() {
     let (description, qp_type) = (parts.description(), QueuePairType::ReliableConnection);
     let mut create = |_: &mut _| unreachable!("the description is refused");
     let operations = SendOperationFlags::Send;
-    // SAFETY: `create` makes nothing.
+    // SAFETY: `create` is never called, so that no pair exists whose contract it could break.
     let pair = unsafe { create_queue_pair(&function, &description, qp_type, operations, &mut create) };
     assert!(matches!(pair, Err(CreateQueuePairError::DescriptionOfOtherContext)), "{pair:?}");
-    // SAFETY: as above.
+    // SAFETY: as above, `create` is never called, so that no pair exists.
     let silent = unsafe { create_silent_queue_pair(&function, &description, qp_type, &mut create) };
     assert!(matches!(silent, Err(CreateQueuePairError::DescriptionOfOtherContext)), "{silent:?}");
 }

@@ -556,7 +556,7 @@ fn unread_bytes(len: usize, most: usize, pause: usize, stop: usize) -> usize {
 
 /// Also while a frame has arrived in part, and for messages that have no bytes.
 #[test]
-fn what_a_peer_has_sent_and_nobody_has_taken_fits_the_window() {
+fn unread_bytes_of_a_peer_fit_the_window() {
     for (len, most) in [(0, 1000), (50, 700), (3000, 500)] {
         for (pause, stop) in [1, 3].into_iter().flat_map(|pause| (1..100).map(move |stop| (pause, stop))) {
             let unread = unread_bytes(len, most, pause, stop);
