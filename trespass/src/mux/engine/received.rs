@@ -129,11 +129,6 @@ impl Inbox {
         self.ended
     }
 
-    #[cfg(test)]
-    pub(super) fn room(&self) -> usize {
-        self.bytes.capacity()
-    }
-
     /// The bytes that the program has not taken, and the headers of ended messages.
     pub(super) fn waiting(&self) -> usize {
         self.bytes.len() - self.start + self.lengths.len() * HEADER

@@ -287,8 +287,9 @@ fn each_batch_has_a_chunk_of_a_message_in_its_first_turn_and_of_one_in_a_later()
 fn credit_lists_a_message_once() {
     let mut pair = Pair::default();
     let id = pair.ask(&bytes(100_000, 1));
+    pair.settle();
     for _ in 0..100 {
-        let frame = MuxHeader::control(Purpose::RequestCredit, id, 0).encode();
+        let frame = MuxHeader::control(Purpose::RequestCredit, id, 1).encode();
         pair.client.receive(&frame, pair.now).unwrap();
     }
     assert_eq!(pair.client.turns.len(), 1);
@@ -355,6 +356,23 @@ fn the_last_waker_of_a_wait_is_woken() {
     pair.settle();
     pair.server.take_woken().into_iter().for_each(Waker::wake);
     assert_eq!([&former, &last].map(|wakes| wakes.0.load(Ordering::Relaxed)), [0, 1]);
+}
+
+#[test]
+fn the_end_of_the_connection_wakes_those_that_wait_on_both_sides_of_a_request() {
+    let mut pair = Pair::default();
+    let id = pair.ask(b"?");
+    pair.settle();
+    let to = pair.arrived().0;
+    pair.client.wake_at_answer(id, Waker::noop());
+    pair.server.wake_at_change(to, Waker::noop());
+    for engine in [&mut pair.client, &mut pair.server] {
+        let mut place = WaitPlace::default();
+        engine.wait(WaitCause::Arrival, &mut place, Waker::noop());
+        engine.take_woken();
+        engine.wake_all();
+        assert_eq!(engine.take_woken().len(), 2);
+    }
 }
 
 #[test]
@@ -841,6 +859,7 @@ fn a_message_without_an_answer_gets_none() {
     let mut engine = Engine::new(CAPACITY);
     engine.receive(&CAPACITY.encode(), Instant::now()).unwrap();
     engine.request(b"?".into(), None, true).unwrap();
+    engine.next_batch(&mut Vec::new());
     let answer = Hostile(Vec::new()).frame(Purpose::Answer, LAST | MESSAGE_END, 0, b"!");
     assert!(matches!(engine.receive(&answer.0, Instant::now()), Err(ProtocolViolation::State { .. })));
 }
