@@ -1,9 +1,9 @@
 //! The order in which long messages are sent.
 //!
-//! Messages end one after another, as far as that holds up none for long. A message that few bytes
-//! remain of is then read while they are in the processor's caches, and its memory is free sooner
-//! than if all progressed alike. Of each batch, messages in their first turn have a share, so that
-//! one of a few chunks does not wait behind others of many.
+//! Messages end one after another, as far as that holds up none for long. The receiver then takes a
+//! message while it is in the processor's caches, and frees its memory sooner than if all
+//! progressed alike. Of each batch, messages in their first turn have a share, so that one of a few
+//! chunks does not wait behind others of many.
 
 use std::collections::VecDeque;
 
