@@ -114,7 +114,9 @@ fn a_peer_that_stops_in_the_midst_of_a_message_delays_nobody(_: &Fixture) -> Out
 /// number.
 pub(super) fn drop_beside_a_stopped_peer(fixture: &Fixture, builder: &Builder, way: &str) {
     let stop = std::env::var(RULES).expect("rules");
-    let start_peer = |addr| start(&format!("talk {addr}"), Some(&stop));
+    // Otherwise the stopped peer would keep this process's output open after a failure.
+    let start_peer =
+        |addr| command(&format!("talk {addr}"), Some(&stop)).stdout(Stdio::null()).spawn().unwrap();
     let (child, worker) = match way {
         "worker" => drop_in_worker(builder, start_peer),
         _ => (drop_socket(builder, start_peer), None),
@@ -156,7 +158,7 @@ fn drop_in_worker(
     let listener = worker.listen((Ipv4Addr::LOCALHOST, 0), Kind::SeqPacket).unwrap();
     let child = start_peer(worker.local_addr(listener).unwrap());
     let (mut connection, mut events, mut buffer) = (None, Vec::new(), vec![0; 1 << 20]);
-    until_it_stops(&child, || {
+    let mut act = || {
         worker.poll(&mut events, Some(Duration::ZERO)).unwrap();
         for event in events.drain(..) {
             if let Event::Accepted { key, .. } = event {
@@ -167,9 +169,19 @@ fn drop_in_worker(
             let _ = worker.recv(key, &mut buffer);
             let _ = worker.send(key, &buffer[..400_000]);
         }
-    });
+        connection
+    };
+    until_it_stops(&child, || _ = act());
+    // It may have sent its last message before the poll that reports it.
+    let until = Instant::now() + LONG;
+    let key = loop {
+        match act() {
+            Some(key) => break key,
+            None => assert!(Instant::now() < until, "a peer that stopped is not reported"),
+        }
+    };
     let dropped_at = Instant::now();
-    worker.close(connection.expect("it has talked"));
+    worker.close(key);
     while dropped_at.elapsed() < Duration::from_secs(1) {
         worker.poll(&mut events, Some(Duration::from_millis(200))).unwrap();
     }
