@@ -16,7 +16,7 @@ pub(crate) use tokio::task::yield_now;
 pub(crate) use tokio::time::{sleep, timeout};
 pub(crate) use trespass::tokio::Stream;
 
-/// A spawned task, whose panic is that of the task which awaits it.
+/// A spawned task. If it panics, so does the task that awaits it.
 pub(crate) struct SpawnedTask<T>(JoinHandle<T>);
 
 impl<T> SpawnedTask<T> {

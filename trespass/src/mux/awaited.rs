@@ -180,8 +180,8 @@ impl<'a, S> Wait<'a, S> {
         Self { shared, cause, place: WaitPlace::default() }
     }
 
-    /// Keeps the waker. What is queued is sent, also of a corked mux: the task may wait for its
-    /// effect.
+    /// Keeps the waker. Queued frames are sent, even if the mux is corked, because the task may wait
+    /// for their effect.
     fn go_on(&mut self, state: &mut State, waker: &Waker) {
         state.engine.wait(self.cause, &mut self.place, waker);
         if state.engine.has_output() {

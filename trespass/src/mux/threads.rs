@@ -200,7 +200,7 @@ impl Mux<Stream> {
         one_way: bool,
     ) -> Result<u64, MuxError> {
         let mut bytes = Some(bytes);
-        // The deadline of a one-way message is that of the call.
+        // A one-way message has the deadline of its call.
         let told = deadline.filter(|_| !one_way);
         let begun =
             self.shared.wait_for(until(deadline), |state| state.request(&mut bytes, told, one_way))?;

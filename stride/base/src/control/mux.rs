@@ -1,17 +1,16 @@
 //! Frames as one-way messages of a mux.
 
-use std::io::{self, ErrorKind};
+use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use trespass::Stream;
 use trespass::mux::{Arrived, Mux, MuxConfig, MuxError, Request};
 
 use super::link::{ClosableTransport, FrameTransport, LINGER_LIMIT, LinkCloser, WORD_LIMIT};
-use super::packets::{CHECK_INTERVAL, FlagCloser};
+use super::packets::{FlagCloser, next_wait};
 use super::{Frame, FrameError, FrameKind, HEADER_LENGTH, MAX_PAYLOAD, read_frame, write_frame};
-use crate::interrupt;
 
 /// A mux, which carries frames before and after the measured requests.
 #[derive(Debug)]
@@ -35,15 +34,7 @@ impl MuxFrames {
     fn receive(&self, deadline: Option<Instant>) -> Result<Vec<u8>, FrameError> {
         let (mut message, mut bytes) = (None::<Request>, Vec::new());
         loop {
-            interrupt::check()?;
-            if self.is_closed.load(Ordering::Relaxed) {
-                return Err(io::Error::from(ErrorKind::ConnectionAborted).into());
-            }
-            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            if left.is_some_and(|left| left.is_zero()) {
-                return Err(io::Error::from(ErrorKind::TimedOut).into());
-            }
-            let time = left.unwrap_or(CHECK_INTERVAL).min(CHECK_INTERVAL);
+            let time = next_wait(&self.is_closed, deadline)?;
             // A peer may begin a message, and not go on.
             let arrived = match &mut message {
                 Some(message) => message.next_part_within(&mut bytes, time),
@@ -90,7 +81,7 @@ impl ClosableTransport for MuxFrames {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
+    use std::io::{ErrorKind, Write};
     use std::sync::mpsc;
     use std::thread;
 

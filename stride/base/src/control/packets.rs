@@ -12,7 +12,7 @@ use super::{Frame, FrameError, FrameKind, HEADER_LENGTH, MAX_PAYLOAD, read_frame
 use crate::interrupt;
 
 /// How often a waiting side checks for signals, and whether another thread has ended the connection.
-pub(super) const CHECK_INTERVAL: Duration = Duration::from_millis(100);
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A connection of trespass, which carries frames before and after the measured messages.
 #[derive(Debug)]
@@ -42,21 +42,30 @@ impl SeqPacketFrames {
     /// Waits for a message. Returns its length.
     fn receive(&mut self, deadline: Option<Instant>) -> Result<usize, FrameError> {
         loop {
-            interrupt::check()?;
-            if self.is_closed.load(Ordering::Relaxed) {
-                return Err(io::Error::from(ErrorKind::ConnectionAborted).into());
-            }
-            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            if left.is_some_and(|left| left.is_zero()) {
-                return Err(io::Error::from(ErrorKind::TimedOut).into());
-            }
-            self.socket.set_read_timeout(Some(left.unwrap_or(CHECK_INTERVAL).min(CHECK_INTERVAL)))?;
+            self.socket.set_read_timeout(Some(next_wait(&self.is_closed, deadline)?))?;
             match self.socket.recv(&mut self.frame) {
                 Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
                 received => return Ok(received?),
             }
         }
     }
+}
+
+/// The time until a waiting side checks again.
+///
+/// # Errors
+///
+/// A signal, another thread has ended the connection, or the deadline has passed.
+pub(super) fn next_wait(is_closed: &AtomicBool, deadline: Option<Instant>) -> Result<Duration, FrameError> {
+    interrupt::check()?;
+    if is_closed.load(Ordering::Relaxed) {
+        return Err(io::Error::from(ErrorKind::ConnectionAborted).into());
+    }
+    let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+    if left.is_some_and(|left| left.is_zero()) {
+        return Err(io::Error::from(ErrorKind::TimedOut).into());
+    }
+    Ok(left.unwrap_or(CHECK_INTERVAL).min(CHECK_INTERVAL))
 }
 
 impl FrameTransport for SeqPacketFrames {

@@ -41,7 +41,7 @@ impl Engine {
 
     /// Fills an empty batch: queued frames first, then chunks of long messages, at least one of
     /// those in their first turn and one of the others. Ask for the next batch when this one is
-    /// sent, so that requests share it meanwhile.
+    /// sent, so that requests which come before then share it.
     pub(in super::super) fn next_batch(&mut self, batch: &mut Vec<u8>) {
         debug_assert!(batch.is_empty());
         self.give_credits();

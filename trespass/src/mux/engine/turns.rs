@@ -73,8 +73,8 @@ impl Turns {
         !self.later.is_empty()
     }
 
-    /// Adds a message, if it can send and is not there. One whose turn was interrupted goes on with
-    /// it, before others.
+    /// Adds a message that can send, unless it waits already. A message whose turn was interrupted
+    /// continues it, before others.
     pub(super) fn add(&mut self, turn: Turn, outbox: &mut Outbox) {
         if !outbox.can_send() || std::mem::replace(&mut outbox.is_listed, true) {
             return;
