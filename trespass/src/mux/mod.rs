@@ -65,7 +65,7 @@
 //! A request and its answers have a [window](MuxConfig::window) each: bytes that the receiving
 //! program has not taken. So a program that leaves an answer unread holds up that answer alone. It
 //! also bounds what a peer can make this side keep
-//! (`mux::engine::tests::frames_that_are_almost_right_do_no_harm`,
+//! (`mux::engine::tests::random::frames_that_are_almost_right_do_no_harm`,
 //! `mux::engine::tests::an_announced_message_takes_no_more_room_than_its_window`,
 //! `mux::engine::tests::messages_that_are_given_up_leave_no_turns`).
 //!
