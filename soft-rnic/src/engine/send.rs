@@ -19,7 +19,7 @@ use crate::node::{Doorbell, PayloadPath, PeerProcess, TransferSlotGuard};
 use crate::platform::copy;
 use crate::queue_pair::Qp;
 use crate::queue_pair::send_queue::PostedSend;
-use crate::shared::completion::CqEntry;
+use crate::shared::completion::{CqEntry, Fired};
 use crate::shared::entry::{MrDescriptor, MrEntry, kind};
 use crate::shared::generation::GenerationSnapshot;
 use crate::shared::hazard::{Hazard, full_fence};
@@ -371,8 +371,14 @@ impl Qp {
     /// Wakes the owner of a completion queue whose arming this announcement has consumed.
     #[cold]
     fn wake_owner(&self, entry: &CqEntry, peer: &PeerQp, deferred: &mut Deferred) {
-        entry.fire();
-        deferred.ring(&peer.process, Doorbell::Cq(peer.descriptor.recv_cq));
+        let wakes = || peer.process.channels()?.wake(entry.channel()?).then_some(());
+        match entry.fire() {
+            Fired::Woken => {}
+            Fired::First if wakes().is_some() => entry.woken(),
+            Fired::First | Fired::Again => {
+                deferred.ring(&peer.process, Doorbell::Cq(peer.descriptor.recv_cq));
+            }
+        }
         entry.told();
     }
 

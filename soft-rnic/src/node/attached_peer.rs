@@ -1,5 +1,6 @@
 //! Attached peers: the processes that map this process's segment, from `accept` to their end.
 
+use core::num::NonZero;
 use std::collections::HashSet;
 use std::io;
 use std::sync::{Arc, PoisonError};
@@ -8,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::CALL_CELL;
 use super::cm_outbox::PeerCm;
 use super::heap::HeapRange;
-use super::message::{ExportId, PeerRequest, ProcessId, REQUEST, Reply, Welcome};
+use super::message::{Doorbell, ExportId, PeerRequest, ProcessId, REQUEST, Reply, Welcome};
 use super::peer_ids::PeerLease;
 use super::service::{EventSource, PACKETS_PER_TURN, ServiceThread};
 use crate::platform::process::{Lifeline, Process};
@@ -51,8 +52,10 @@ pub(crate) struct AttachedPeer {
     calls: HeapRange,
     /// The exported memory that the peer was given to map.
     given: HashSet<ExportId>,
-    /// Memory that is gone, of which the peer is notified as soon as its socket has room.
-    unsent_notices: Vec<ExportId>,
+    /// The completion channels whose descriptors the peer was given.
+    given_channels: HashSet<NonZero<u64>>,
+    /// What the peer is notified of as soon as its socket has room.
+    unsent_notices: Vec<Reply>,
     waits_for_room: bool,
     /// The peer has sent its goodbye.
     said_goodbye: bool,
@@ -169,13 +172,14 @@ impl ServiceThread {
             self.unwatch(&pending.socket);
             return None;
         };
-        let (given, unsent_notices, waits_for_room, said_goodbye) =
-            (HashSet::new(), Vec::new(), false, false);
+        let (given, given_channels, unsent_notices) = (HashSet::new(), HashSet::new(), Vec::new());
+        let (waits_for_room, said_goodbye) = (false, false);
         Some(EventSource::AttachedPeer(AttachedPeer {
             socket: pending.socket,
             lease,
             calls,
             given,
+            given_channels,
             unsent_notices,
             waits_for_room,
             said_goodbye,
@@ -303,7 +307,12 @@ impl ServiceThread {
     /// False if the packet makes no sense.
     fn handle_packet(&mut self, peer: &mut AttachedPeer, packet: &[u8]) -> bool {
         match PeerRequest::decode(packet) {
-            Some(PeerRequest::Doorbell(doorbell)) => self.state.answer(peer.lease.peer_id, doorbell),
+            Some(PeerRequest::Doorbell(doorbell)) => {
+                self.state.answer(peer.lease.peer_id, doorbell);
+                if let Doorbell::Cq(cq) = doorbell {
+                    self.send_channel(peer, cq);
+                }
+            }
             Some(PeerRequest::MapExport { export, write }) => self.send_export(peer, export, write),
             Some(PeerRequest::Goodbye) => peer.said_goodbye = true,
             Some(PeerRequest::CmMessage { from, message }) => {
@@ -393,14 +402,37 @@ impl ServiceThread {
         }
     }
 
+    /// Sends the descriptor of a completion queue's channel, once.
+    fn send_channel(&self, peer: &mut AttachedPeer, cq: u32) {
+        let Some(handler) = self.state.handler() else { return };
+        handler.channel_of(cq, &mut |channel, file| {
+            // If the socket has no room, the next doorbell finds some.
+            if !peer.given_channels.contains(&channel)
+                && peer.socket.send_with(&Reply::Channel { channel }.encode(), &[file]).is_ok()
+            {
+                peer.given_channels.insert(channel);
+            }
+        });
+    }
+
     /// Notifies the peers that have mapped this memory that it is gone.
     pub(crate) fn notify_export_gone(&mut self, export: ExportId) {
+        self.notify(&Reply::ExportGone { export }, |peer| peer.given.remove(&export));
+    }
+
+    /// Notifies the peers that have this channel's descriptor that the channel is destroyed.
+    pub(crate) fn notify_channel_gone(&mut self, channel: NonZero<u64>) {
+        self.notify(&Reply::ChannelGone { channel }, |peer| peer.given_channels.remove(&channel));
+    }
+
+    /// Sends a notice to the peers that it concerns.
+    fn notify(&mut self, notice: &Reply, concerns: impl Fn(&mut AttachedPeer) -> bool) {
         let mut sources = core::mem::take(&mut self.sources);
         for (token, source) in &mut sources {
             if let EventSource::AttachedPeer(peer) = source
-                && peer.given.remove(&export)
+                && concerns(peer)
             {
-                peer.unsent_notices.push(export);
+                peer.unsent_notices.push(notice.clone());
                 self.send_notices(*token, peer);
             }
         }
@@ -409,8 +441,8 @@ impl ServiceThread {
 
     /// Sends the peer's pending notices as far as its socket has room.
     fn send_notices(&self, token: u64, peer: &mut AttachedPeer) {
-        while let Some(export) = peer.unsent_notices.last() {
-            match peer.socket.send(&Reply::ExportGone { export: *export }.encode()) {
+        while let Some(notice) = peer.unsent_notices.last() {
+            match peer.socket.send(&notice.encode()) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 // If the peer has gone, the end of its connection will report that.
                 Ok(()) | Err(_) => peer.unsent_notices.pop(),

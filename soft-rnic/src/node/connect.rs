@@ -256,6 +256,10 @@ impl ServiceThread {
                             self.retired.extend(mappings.replace(export, None));
                         }
                     }
+                    (Some(Reply::Channel { channel }), Some(file)) => {
+                        process.channels()?.insert(channel, file);
+                    }
+                    (Some(Reply::ChannelGone { channel }), None) => process.channels()?.remove(channel),
                     _ => log::debug!("process {:?} sent an invalid packet", process.pid()),
                 },
                 Received::Nothing => break,

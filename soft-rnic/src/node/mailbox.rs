@@ -1,5 +1,6 @@
 //! The mailbox of the service thread: commands from other threads, and the socket that wakes it.
 
+use core::num::NonZero;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -33,6 +34,8 @@ pub(crate) enum ServiceCommand {
     Suspect(Arc<PeerProcess>),
     /// Exported memory was removed: notify the peers that have mapped it.
     ExportGone(ExportId),
+    /// A completion channel was destroyed: notify the peers that have its descriptor.
+    ChannelGone(NonZero<u64>),
     /// CM messages for this block wait, and their senders cannot send them.
     FlushOutbox {
         block: u16,

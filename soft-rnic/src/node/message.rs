@@ -2,6 +2,8 @@
 //!
 //! A packet is decoded as a whole or rejected. No value in it is trusted before it was checked.
 
+use core::num::NonZero;
+
 use arrayvec::ArrayVec;
 
 use super::numbers::LAST_BLOCK;
@@ -107,6 +109,10 @@ pub(crate) enum Reply {
     NoExport { export: ExportId },
     /// The memory was removed: unmap it.
     ExportGone { export: ExportId },
+    /// A completion channel, sent with its descriptor after a doorbell for one of its queues.
+    Channel { channel: NonZero<u64> },
+    /// The channel was destroyed: close the descriptor.
+    ChannelGone { channel: NonZero<u64> },
     /// Answers a request for the statistics.
     Status { process: ProcessId, statistics: Box<Statistics> },
     /// Sent to each process that connects to a port: the block of the port's owner.
@@ -174,6 +180,10 @@ impl<'a> PacketReader<'a> {
 
     fn export(&mut self) -> Option<ExportId> {
         Some(ExportId { index: self.u32()?, epoch: self.u32()? })
+    }
+
+    fn channel(&mut self) -> Option<NonZero<u64>> {
+        NonZero::new(self.u64()?)
     }
 
     fn block(&mut self) -> Option<u16> {
@@ -284,6 +294,8 @@ impl Reply {
                 6,
                 &[&MAGIC.to_le_bytes(), &STATUS_VERSION.to_le_bytes(), process, &status::encode(statistics)],
             ),
+            Self::Channel { channel } => words(8, &[&channel.get().to_le_bytes()]),
+            Self::ChannelGone { channel } => words(9, &[&channel.get().to_le_bytes()]),
             Self::Block { block } => {
                 words(7, &[&MAGIC.to_le_bytes(), &LAYOUT_VERSION.to_le_bytes(), &block.to_le_bytes()])
             }
@@ -314,6 +326,8 @@ impl Reply {
                 (packet.u64()? == MAGIC && packet.u64()? == LAYOUT_VERSION).then_some(())?;
                 Self::Block { block: packet.block()? }
             }
+            8 => Self::Channel { channel: packet.channel()? },
+            9 => Self::ChannelGone { channel: packet.channel()? },
             _ => return None,
         };
         packet.end()?;
@@ -387,6 +401,8 @@ mod tests {
             Reply::ExportGone { export },
             Reply::Status { process: [4; 16], statistics: Box::default() },
             Reply::Block { block: LAST_BLOCK },
+            Reply::Channel { channel: NonZero::<u64>::MAX },
+            Reply::ChannelGone { channel: NonZero::<u64>::MIN },
         ]
     }
 

@@ -25,6 +25,7 @@ mod message;
 mod multicast_discovery;
 mod names;
 mod numbers;
+mod peer_channels;
 mod peer_ids;
 mod peer_process;
 mod port_lookup;
@@ -39,8 +40,10 @@ mod traffic;
 mod transfer_slot;
 mod xrcd_presence;
 
+use core::num::NonZero;
 use std::collections::HashMap;
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::thread::JoinHandle;
@@ -129,6 +132,9 @@ pub(crate) struct NodeIdentity {
 pub(crate) trait NodeHandler: Send + Sync {
     /// A peer found the completion queue armed.
     fn cq_fired(&self, cq: u32);
+    /// Calls `give` with the number and the descriptor of the completion queue's channel, if peers
+    /// may write to it.
+    fn channel_of(&self, cq: u32, give: &mut dyn FnMut(NonZero<u64>, BorrowedFd<'_>));
     /// A peer left notices at the queue pair.
     fn qp_noticed(&self, qp: u32);
     /// A peer claimed a receive and reached the limit.
@@ -519,6 +525,13 @@ impl Node {
         waiting.run(|PeerLease { peer_id, serial }| {
             common.mailbox.post(ServiceCommand::PeerDied { peer_id, serial })
         })
+    }
+
+    /// A completion channel is destroyed: the peers that have its descriptor close it.
+    pub(crate) fn forget_channel(&self, channel: NonZero<u64>) {
+        if !self.is_forked() {
+            self.state.common.mailbox.post(ServiceCommand::ChannelGone(channel));
+        }
     }
 
     /// Requests a call of the handler's `timer` at this time or soon after.

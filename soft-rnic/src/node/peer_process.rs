@@ -9,6 +9,7 @@ use super::mailbox::{Mailbox, ServiceCommand};
 use super::mapped_memory::{MappedMemory, PeerMappings};
 use super::message::{Doorbell, ExportId, PeerRequest, PortGid, ProcessId, Welcome};
 use super::numbers::Blocks;
+use super::peer_channels::PeerChannels;
 use super::probe::{probe, probe_own, warn_vm_unavailable};
 use super::traffic::TrafficCounters;
 use super::transfer_slot::{TransferSlotGuard, TransferSlots};
@@ -55,6 +56,7 @@ struct PeerConnection {
     /// The system has withdrawn the permission to copy.
     vm_lost: AtomicBool,
     mappings: PeerMappings,
+    channels: PeerChannels,
     /// The service thread's token of the connection.
     token: u64,
     /// The service thread waits for room in the socket.
@@ -135,6 +137,7 @@ impl PeerProcess {
             vm,
             vm_lost,
             mappings,
+            channels: PeerChannels::default(),
             token,
             awaits_room,
         };
@@ -265,6 +268,11 @@ impl PeerProcess {
 
     pub(crate) fn mappings(&self) -> Option<&PeerMappings> {
         self.peer.as_ref().map(|peer| &peer.mappings)
+    }
+
+    /// The peer's completion channels.
+    pub(crate) fn channels(&self) -> Option<&PeerChannels> {
+        self.peer.as_ref().map(|peer| &peer.channels)
     }
 
     /// Rings the owner of the segment to look at an object. Never waits.

@@ -228,6 +228,7 @@ impl ServiceThread {
                 ServiceCommand::PeerDied { peer_id, serial } => self.remove_dead_peer(peer_id, serial),
                 ServiceCommand::Suspect(process) => self.check_process(&process),
                 ServiceCommand::ExportGone(export) => self.notify_export_gone(export),
+                ServiceCommand::ChannelGone(channel) => self.notify_channel_gone(channel),
                 ServiceCommand::FlushOutbox { block } => self.flush_outbox(block),
                 ServiceCommand::ListenOnPort(listener) => self.add_port_listener(listener),
                 ServiceCommand::StopListening { token } => drop(self.sources.remove(&token)),

@@ -1,6 +1,8 @@
 //! The software RNIC of this process: one for all contexts.
 
+use core::num::NonZero;
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, Once, PoisonError, Weak};
 
 use super::cm_handler::{CmHandler, CmHandlerSlot};
@@ -233,6 +235,14 @@ impl NodeHandler for Rnic {
     fn cq_fired(&self, cq: u32) {
         if let Some(cq) = self.completion_queues.get(cq) {
             cq.look();
+        }
+    }
+
+    fn channel_of(&self, cq: u32, give: &mut dyn FnMut(NonZero<u64>, BorrowedFd<'_>)) {
+        if let Some(cq) = self.completion_queues.get(cq)
+            && let Some((channel, file)) = cq.give_channel()
+        {
+            give(channel, file);
         }
     }
 

@@ -11,6 +11,11 @@ fn limit(resource: Resource) -> Option<u64> {
     getrlimit(resource).current
 }
 
+/// How many descriptors this process may have; `None` if there is no limit.
+pub(crate) fn descriptors() -> Option<usize> {
+    limit(Resource::Nofile).and_then(|most| usize::try_from(most).ok())
+}
+
 /// Checks that a memory file may have this length. The system would end the process with SIGXFSZ.
 ///
 /// # Errors

@@ -8,7 +8,7 @@ pub(crate) use descriptor::Tokens;
 #[cfg(not(any(miri, loom)))]
 mod descriptor {
     use std::io;
-    use std::os::fd::RawFd;
+    use std::os::fd::{BorrowedFd, RawFd};
 
     use rustix::event::{EventfdFlags, eventfd};
 
@@ -29,6 +29,11 @@ mod descriptor {
 
         pub(crate) fn descriptor(&self) -> RawFd {
             self.0.number()
+        }
+
+        /// The file, to which other processes may add tokens; `None` if the program has closed it.
+        pub(crate) fn file(&self) -> Option<BorrowedFd<'_>> {
+            self.0.get().ok()
         }
 
         pub(crate) fn give(&self, tokens: u64) {
@@ -70,7 +75,7 @@ mod descriptor {
 #[cfg(any(miri, loom))]
 mod counter {
     use std::io;
-    use std::os::fd::RawFd;
+    use std::os::fd::{BorrowedFd, RawFd};
     use std::sync::{Mutex, PoisonError};
 
     /// A counter in place of a descriptor. `take` never waits: it fails if no token is available.
@@ -84,6 +89,10 @@ mod counter {
 
         pub(crate) fn descriptor(&self) -> RawFd {
             -1
+        }
+
+        pub(crate) fn file(&self) -> Option<BorrowedFd<'_>> {
+            None
         }
 
         pub(crate) fn give(&self, tokens: u64) {

@@ -1,6 +1,8 @@
 //! The shared entry of a completion queue: ready bits, the arming, and the count that detects an
 //! overrun.
 
+use core::num::NonZero;
+
 use crate::sync::{
     AcqRel, Acquire, AtomicU32, AtomicU64, Relaxed, Release, SeqCst, fence, fence_after_change,
 };
@@ -29,10 +31,13 @@ pub(crate) struct CqEntry {
     /// fill it.
     capacity: AtomicU32,
     armed: AtomicU32,
-    /// Whether a peer has asked the owner's service thread to deliver a notification.
+    /// The notification that a peer has requested; see [`Fired`].
     fired: AtomicU32,
     overrun: AtomicU32,
-    unused: [AtomicU64; 14],
+    /// The number of the completion channel whose descriptor peers may write to; 0 if they must
+    /// ring the doorbell.
+    channel: AtomicU64,
+    unused: [AtomicU64; 13],
     /// Receive completions that peers have announced since the reset. Not counted while the
     /// capacity is [`UNLIMITED`].
     announced: AtomicU64,
@@ -50,10 +55,28 @@ const UNLIMITED: u32 = u32::MAX;
 /// does, so every peer that arrives in this state tells the owner too.
 const TAKEN: u32 = 3;
 
+/// Values of [`CqEntry::fired`]: none; a peer is about to wake the owner; a peer has written to the
+/// descriptor of the owner's channel.
+const NONE: u32 = 0;
+const NOTED: u32 = 1;
+const WOKEN: u32 = 2;
+
+/// What a peer finds that has to wake the owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fired {
+    /// This peer is the first.
+    First,
+    /// Another peer is about to wake the owner, but may be stopped before it does.
+    Again,
+    /// The descriptor of the owner's channel is readable for this queue, and the owner looks for
+    /// completions after it has read there.
+    Woken,
+}
+
 /// The follow-up work after an announcement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Announced {
-    /// The owner sleeps: notify its service thread, then call [`CqEntry::told`].
+    /// The owner sleeps: wake it, then call [`CqEntry::told`].
     pub(crate) wake: bool,
     /// The queue has overflowed: notify the owner. Set for one announcement only.
     pub(crate) overrun: bool,
@@ -70,6 +93,7 @@ impl CqEntry {
             armed: AtomicU32::new(0),
             fired: AtomicU32::new(0),
             overrun: AtomicU32::new(0),
+            channel: AtomicU64::new(0),
             unused: core::array::from_fn(|_| AtomicU64::new(0)),
             unused_beside_announced: core::array::from_fn(|_| AtomicU64::new(0)),
             unused_beside_polled: core::array::from_fn(|_| AtomicU64::new(0)),
@@ -83,8 +107,9 @@ impl CqEntry {
         self.polled.store(0, Relaxed);
         self.set_capacity(capacity);
         self.armed.store(Armed::No as u32, Relaxed);
-        self.fired.store(0, Relaxed);
+        self.fired.store(NONE, Relaxed);
         self.overrun.store(0, Relaxed);
+        self.channel.store(0, Relaxed);
         for word in &self.ready {
             word.store(0, Relaxed);
         }
@@ -238,18 +263,59 @@ impl CqEntry {
         usize::try_from(waiting).unwrap_or(0)
     }
 
-    /// Peer: leaves a note that the owner must be woken; true if it left the first one. The peer
-    /// that leaves the first note then rings the service thread.
+    /// Owner: sets the number of the channel whose descriptor wakes the program; `None` if only the
+    /// service thread may. Peers see it after the next [`arm`](Self::arm).
+    pub(crate) fn set_channel(&self, number: Option<NonZero<u64>>) {
+        self.channel.store(number.map_or(0, NonZero::get), Relaxed);
+    }
+
+    /// Peer that has taken the arming: the channel of the owner.
+    pub(crate) fn channel(&self) -> Option<NonZero<u64>> {
+        NonZero::new(self.channel.load(Relaxed))
+    }
+
+    /// Peer: leaves a note that the owner must be woken. The first peer wakes it through its channel
+    /// and calls [`woken`](Self::woken), or rings the service thread. A later one rings, too, unless
+    /// the owner is awake.
     ///
     /// A peer may be stopped or die between the note and the ring, so the owner looks for notes
     /// after each death.
-    pub(crate) fn fire(&self) -> bool {
-        self.fired.swap(1, Release) == 0
+    pub(crate) fn fire(&self) -> Fired {
+        match self.fired.compare_exchange(NONE, NOTED, AcqRel, Acquire) {
+            Ok(_) => Fired::First,
+            Err(WOKEN) => Fired::Woken,
+            Err(_) => Fired::Again,
+        }
     }
 
-    /// Owner: takes the note, if a peer has left one.
+    /// Peer: has written to the descriptor of the owner's channel.
+    pub(crate) fn woken(&self) {
+        let _ = self.fired.compare_exchange(NOTED, WOKEN, AcqRel, Relaxed);
+    }
+
+    /// Owner: whether a peer has left a note.
+    #[inline]
+    pub(crate) fn is_fired(&self) -> bool {
+        self.fired.load(Relaxed) != NONE
+    }
+
+    /// Owner, after it has read from its channel: takes the note, if a peer has left one.
     pub(crate) fn take_fired(&self) -> bool {
-        self.fired.load(Relaxed) != 0 && self.fired.swap(0, AcqRel) != 0
+        let taken = self.fired.load(Relaxed) != NONE && self.fired.swap(NONE, AcqRel) != NONE;
+        // Before the program looks for the completions of peers that have found `WOKEN`.
+        fence_after_change();
+        taken
+    }
+
+    /// Owner: takes the note of a peer that has written to the channel.
+    pub(crate) fn take_woken(&self) -> bool {
+        self.fired.compare_exchange(WOKEN, NONE, AcqRel, Relaxed).is_ok()
+    }
+
+    /// Owner's service thread: takes a note whose peer has not written to the channel yet.
+    pub(crate) fn take_noted(&self) -> bool {
+        let noted = self.fired.load(Relaxed);
+        ![NONE, WOKEN].contains(&noted) && self.fired.compare_exchange(noted, NONE, AcqRel, Relaxed).is_ok()
     }
 
     /// Owner: whether a peer found the queue full.

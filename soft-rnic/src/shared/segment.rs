@@ -26,7 +26,7 @@ use crate::sync::{Acquire, AtomicU32, AtomicU64, Release};
 
 /// Changes with every change of the layout or of the meaning of a word. Peers with different
 /// versions do not communicate.
-pub(crate) const LAYOUT_VERSION: u64 = 10;
+pub(crate) const LAYOUT_VERSION: u64 = 11;
 /// The layout version as a bit of the ECE options. Two ends without a common bit cannot
 /// communicate.
 pub(crate) const ECE_OPTIONS: u32 = 1 << LAYOUT_VERSION;

@@ -58,6 +58,7 @@ impl NodeHandler for Recorder {
     fn cq_fired(&self, cq: u32) {
         self.tell(HandlerCall::Cq(cq));
     }
+    fn channel_of(&self, _: u32, _: &mut dyn FnMut(NonZero<u64>, BorrowedFd<'_>)) {}
     fn qp_noticed(&self, qp: u32) {
         self.tell(HandlerCall::Qp(qp));
     }

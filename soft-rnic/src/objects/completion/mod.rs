@@ -13,7 +13,9 @@ pub(crate) mod sources;
 #[cfg(test)]
 mod tests;
 
+use core::num::NonZero;
 use std::ffi::c_int;
+use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64};
 use std::sync::{Arc, Weak};
@@ -100,6 +102,8 @@ pub(crate) struct Cq {
     awaited: AtomicU32,
     moderation: Moderation,
     channel: Option<UseRef<CompletionChannel>>,
+    /// The channel's number, if peers may wake the program through it.
+    channel_number: Option<NonZero<u64>>,
     counted: CountGuard,
     node: Arc<Node>,
     index: u32,
@@ -152,6 +156,7 @@ impl Cq {
             awaited: AtomicU32::new(Armed::No as u32),
             moderation: Moderation::default(),
             channel: channel.map(UseRef::new),
+            channel_number: channel.and_then(|channel| channel.look_for_notes(this)),
             counted,
             node: Arc::clone(rnic.node()),
             index,
@@ -161,6 +166,7 @@ impl Cq {
             users: UseCount::default(),
             this: this.clone(),
         });
+        cq.set_entry_channel();
         rnic.completion_queues().put(index, Arc::clone(&cq));
         Ok(cq)
     }
@@ -315,12 +321,41 @@ impl Cq {
     /// A peer has rung the doorbell: the queue has a completion that the program waits for, or is
     /// overrun.
     pub(crate) fn look(&self) {
-        if self.entry().take_fired() {
+        if self.entry().take_noted() {
             self.notify();
         }
         if self.is_counting() && self.entry().is_overrun() {
             self.overrun();
         }
+    }
+
+    /// Takes the note of a peer that has left a token for the event that the program waits for.
+    pub(super) fn take_awaited_note(&self) -> bool {
+        let taken = self.entry().is_fired() && self.is_awaited(true) && self.take_marked_note();
+        if taken {
+            self.end_wait();
+        }
+        taken
+    }
+
+    /// Takes the note of a peer that has left a token although the program waits for no event. Such
+    /// a peer has found the arming of an event that a completion of this process made.
+    pub(super) fn take_superfluous_note(&self) -> bool {
+        self.entry().is_fired() && !self.is_awaited(true) && self.take_marked_note()
+    }
+
+    /// Takes the note of a peer that has left a token.
+    pub(super) fn take_marked_note(&self) -> bool {
+        self.entry().take_woken()
+    }
+
+    /// Takes the note of a peer, whether it has left a token or is about to.
+    pub(super) fn take_any_note(&self) -> bool {
+        let taken = self.entry().take_fired();
+        if taken {
+            self.end_wait();
+        }
+        taken
     }
 
     /// A peer has died. It may have consumed the arming without ringing the doorbell.
@@ -349,6 +384,20 @@ impl Cq {
     /// Changes how long events are held back.
     pub(crate) fn moderate(&self, count: u16, micros: u16) {
         self.moderation.set(count, micros);
+        self.set_entry_channel();
+    }
+
+    /// Lets peers wake the program through its channel, unless events are held back, which is for
+    /// the service thread to do.
+    fn set_entry_channel(&self) {
+        let number = self.channel_number.filter(|_| !self.moderation.is_on());
+        self.entry().set_channel(number);
+    }
+
+    /// The descriptor of its channel, for a peer that has rung the doorbell.
+    pub(crate) fn give_channel(&self) -> Option<(NonZero<u64>, BorrowedFd<'_>)> {
+        self.channel_number?;
+        self.channel.as_ref()?.give()
     }
 
     /// A timer with the number [`MODERATED`] has expired.
@@ -360,14 +409,18 @@ impl Cq {
 
     /// Delivers the event that the program waits for, if any.
     fn tell(&self) {
-        let awaited = self.awaited.swap(Armed::No as u32, Relaxed);
-        self.entry().told();
-        if awaited == Armed::No as u32 {
-            return;
-        }
-        if let (Some(channel), Some(this)) = (&self.channel, self.this.upgrade()) {
+        if self.end_wait()
+            && let (Some(channel), Some(this)) = (&self.channel, self.this.upgrade())
+        {
             channel.fire(this);
         }
+    }
+
+    /// Whether the program has waited for an event. It does no longer.
+    fn end_wait(&self) -> bool {
+        let awaited = self.awaited.swap(Armed::No as u32, Relaxed);
+        self.entry().told();
+        awaited != Armed::No as u32
     }
 
     /// No more completions will arrive: delivers an event if the program waits for one.
@@ -380,12 +433,26 @@ impl Cq {
     /// Requests an event for the next completion, or for the next solicited one
     /// (`ibv_req_notify_cq`).
     pub(crate) fn arm(&self, solicited_only: bool) {
+        if self.entry().is_fired() {
+            self.end_former_wait();
+        }
         let armed = if solicited_only { Armed::Solicited } else { Armed::Any };
         // A program that waits for any completion goes on to do so.
         if !solicited_only || self.awaited.load(Relaxed) != Armed::Any as u32 {
             self.awaited.store(armed as u32, Relaxed);
         }
         self.entry().arm(armed);
+    }
+
+    /// Makes the note of a peer an event of the channel, so that a later note belongs to a later
+    /// request.
+    #[cold]
+    fn end_former_wait(&self) {
+        if self.entry().take_noted() {
+            self.notify();
+        } else if let (Some(channel), Some(this)) = (&self.channel, self.this.upgrade()) {
+            channel.note_to_event(this);
+        }
     }
 
     /// A fault rule overruns the queue. It accepts no completions any more.

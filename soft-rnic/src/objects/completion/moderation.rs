@@ -33,11 +33,20 @@ impl Moderation {
         self.settings.store(u32::from(count) << 16 | u32::from(micros), Relaxed);
     }
 
+    /// Whether events may be held back.
+    pub(super) fn is_on(&self) -> bool {
+        Self::holds_back(self.settings.load(Relaxed))
+    }
+
+    fn holds_back(settings: u32) -> bool {
+        settings >> 16 > 1 && settings & 0xffff != 0
+    }
+
     /// Whether an event is delivered now. `waiting` returns how many completions wait to be polled.
     pub(super) fn judge(&self, waiting: impl FnOnce() -> usize) -> EventTiming {
         let settings = self.settings.load(Relaxed);
         let (count, micros) = (settings >> 16, settings & 0xffff);
-        if count <= 1 || micros == 0 {
+        if !Self::holds_back(settings) {
             return EventTiming::Now;
         }
         let mut due = self.due();
