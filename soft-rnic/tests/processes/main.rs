@@ -31,6 +31,7 @@ mod status;
 mod stuck;
 mod unanswered;
 mod users;
+mod wakes;
 mod windows;
 mod xrc;
 
@@ -63,6 +64,7 @@ fn main() -> std::process::ExitCode {
     trials.extend(guest::trials());
     trials.extend(stuck::trials());
     trials.extend(unanswered::trials());
+    trials.extend(wakes::trials());
     trials.extend(windows::trials());
     trials.extend(connections::trials());
     trials.extend(connection_soak::trials());

@@ -70,6 +70,8 @@ pub(crate) fn play() -> bool {
         role @ ("guest-case" | "guest-victim" | "guest-honest" | "guest") => {
             crate::guest::play(role, &arguments[1..]);
         }
+        "wakes" => crate::wakes::play(&arguments[1]),
+        "wakes-sender" => crate::wakes::sender(),
         "worker" => crate::soak::worker(&arguments[1..]),
         "partner" => crate::partner::play(&arguments[1..]),
         "users" => crate::users::play(&arguments[1]),
