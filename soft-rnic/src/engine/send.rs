@@ -373,13 +373,15 @@ impl Qp {
     fn wake_owner(&self, entry: &CqEntry, peer: &PeerQp, deferred: &mut Deferred) {
         let wakes = || peer.process.channels()?.wake(entry.channel()?).then_some(());
         match entry.fire() {
+            // The arming stays taken until the owner takes the note. Otherwise a peer that is stopped
+            // here could end a later arming, whose taker may be stopped before it leaves a note.
             Fired::Woken => {}
-            Fired::First if wakes().is_some() => entry.woken(),
-            Fired::First | Fired::Again => {
+            Fired::First(note) if wakes().is_some() => entry.woken(note),
+            Fired::First(_) | Fired::Again => {
                 deferred.ring(&peer.process, Doorbell::Cq(peer.descriptor.recv_cq));
+                entry.told();
             }
         }
-        entry.told();
     }
 
     /// How a range of a peer's region is reached. The hazards are set, a full fence has followed

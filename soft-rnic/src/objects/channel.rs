@@ -2,9 +2,13 @@
 //!
 //! A peer that completes a receive may have the descriptor, too ([`peer_channels`]). Then it leaves
 //! a note in the entry of the completion queue and writes to the descriptor. The program finds the
-//! note when it takes its event. So each token in the descriptor belongs to an event in the list or
-//! to a note. A peer that is stopped between the note and the write may leave a token too many,
-//! because the service thread delivers the event meanwhile.
+//! note when it takes its event. So each event in the list and each note has a token in the
+//! descriptor.
+//!
+//! A peer that is stopped between the note and the write may leave a token too many, because the
+//! service thread delivers the event meanwhile. Who reads such a token gets an event of a queue that
+//! may be empty. A peer that writes nonsense may leave a note without a token. Then the channel
+//! makes the descriptor readable for the events in its list.
 //!
 //! [`peer_channels`]: crate::node::peer_channels
 
@@ -43,6 +47,15 @@ struct ChannelEvents {
     fired: VecDeque<Arc<Cq>>,
     /// The queues in which peers may leave notes.
     noted: Vec<Weak<Cq>>,
+    /// Whether notes of peers have become events or have taken tokens back since the list was empty.
+    /// A token may be missing then.
+    is_doubtful: bool,
+}
+
+impl ChannelEvents {
+    fn queues(&self) -> impl Iterator<Item = Arc<Cq>> {
+        self.noted.iter().filter_map(Weak::upgrade)
+    }
 }
 
 fn next_number() -> NonZero<u64> {
@@ -121,10 +134,35 @@ impl CompletionChannel {
         if cq.handle().is_null() {
             return;
         }
-        if cq.take_awaited_note() {
-            events.fired.push_back(cq);
-        } else {
-            self.tokens.take_back(cq.take_superfluous_note().into());
+        match cq.take_note() {
+            None => {}
+            Some(true) => {
+                events.fired.push_back(cq);
+                events.is_doubtful = true;
+            }
+            Some(false) => self.take_back(1, &mut events),
+        }
+    }
+
+    /// Takes back the tokens of notes and of events that are no more.
+    fn take_back(&self, tokens: usize, events: &mut ChannelEvents) {
+        if tokens == 0 {
+            return;
+        }
+        self.tokens.take_back(tokens);
+        // If a note had no token, the one of another event, or the one of the failure, is gone.
+        if self.context().has_failed() {
+            self.tokens.give(1);
+        }
+        events.is_doubtful = true;
+        self.keep_readable(events);
+    }
+
+    /// Makes the descriptor readable if events are left and their tokens may be missing.
+    fn keep_readable(&self, events: &mut ChannelEvents) {
+        events.is_doubtful &= !events.fired.is_empty();
+        if events.is_doubtful && !self.tokens.is_readable() {
+            self.tokens.give(1);
         }
     }
 
@@ -166,19 +204,36 @@ impl CompletionChannel {
 
     /// The queue with the next event. The caller has read a token.
     fn next(&self, events: &mut ChannelEvents) -> Option<Arc<Cq>> {
-        let ChannelEvents { fired, noted } = events;
-        let queues = || noted.iter().filter_map(Weak::upgrade);
-        fired.extend(queues().filter(|cq| cq.take_awaited_note()));
-        let Some(next) = fired.pop_front() else {
-            // The peer that has left the token has not marked its note yet.
-            return queues().find(|cq| cq.take_any_note());
-        };
-        // A peer can mark a note without a token, which must not take away the token of another
-        // event.
-        if fired.is_empty() {
-            self.tokens.take_back(queues().filter(|cq| cq.take_superfluous_note()).count());
+        let (mut awaited, mut superfluous) = (Vec::new(), Vec::new());
+        for cq in events.queues() {
+            match cq.take_note() {
+                None => {}
+                Some(true) => awaited.push(cq),
+                Some(false) => superfluous.push(cq),
+            }
         }
-        Some(next)
+        events.is_doubtful |= !awaited.is_empty();
+        events.fired.extend(awaited);
+        let next = events.fired.pop_front().or_else(|| superfluous.pop());
+        self.take_back(superfluous.len(), events);
+        self.keep_readable(events);
+        next.or_else(|| self.next_unmarked(events))
+    }
+
+    /// The queue whose event has no mark yet. The caller has read a token.
+    #[cold]
+    fn next_unmarked(&self, events: &mut ChannelEvents) -> Option<Arc<Cq>> {
+        // Which of the peers has left the token is not known, and the others may be stopped before
+        // they leave theirs.
+        let noted: Vec<_> = events.queues().filter(|cq| cq.take_unmarked_note()).collect();
+        if noted.len() > 1 {
+            self.tokens.give(noted.len() as u64 - 1);
+        }
+        events.fired.extend(noted);
+        // The token is one too many. A program that has seen it in the descriptor expects an event,
+        // and would wait for the next one.
+        let any = |events: &ChannelEvents| events.queues().find(|cq| !cq.handle().is_null());
+        events.fired.pop_front().or_else(|| any(events))
     }
 
     /// Removes the events of a completion queue whose handle was taken away.
@@ -187,7 +242,8 @@ impl CompletionChannel {
         let before = events.fired.len();
         events.fired.retain(|fired| !Arc::ptr_eq(fired, cq));
         events.noted.retain(|noted| !core::ptr::eq(noted.as_ptr(), Arc::as_ptr(cq)));
-        self.tokens.take_back(before - events.fired.len() + usize::from(cq.take_marked_note()));
+        let gone = before - events.fired.len() + usize::from(cq.take_note().is_some());
+        self.take_back(gone, &mut events);
     }
 }
 

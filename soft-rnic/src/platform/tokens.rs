@@ -52,6 +52,14 @@ mod descriptor {
             Ok(rustix::io::read(self.0.unchecked(), &mut count).map(drop)?)
         }
 
+        /// Whether a read would find a token.
+        pub(crate) fn is_readable(&self) -> bool {
+            use rustix::event::{PollFd, PollFlags, Timespec, poll};
+            let Ok(file) = self.0.get() else { return false };
+            let mut files = [PollFd::from_borrowed_fd(file, PollFlags::IN)];
+            poll(&mut files, Some(&Timespec::default())).is_ok_and(|ready| ready == 1)
+        }
+
         /// Takes back the tokens of events that no longer exist. It never waits: a reader that
         /// already took a token finds no event.
         pub(crate) fn take_back(&self, tokens: usize) {
@@ -103,6 +111,10 @@ mod counter {
             let mut count = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             *count = count.checked_sub(1).ok_or_else(|| io::Error::from_raw_os_error(libc::EAGAIN))?;
             Ok(())
+        }
+
+        pub(crate) fn is_readable(&self) -> bool {
+            *self.0.lock().unwrap_or_else(PoisonError::into_inner) > 0
         }
 
         pub(crate) fn take_back(&self, tokens: usize) {

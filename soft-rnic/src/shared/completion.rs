@@ -31,7 +31,7 @@ pub(crate) struct CqEntry {
     /// fill it.
     capacity: AtomicU32,
     armed: AtomicU32,
-    /// The notification that a peer has requested; see [`Fired`].
+    /// The note of a peer that wakes the owner; see [`NOTED`].
     fired: AtomicU32,
     overrun: AtomicU32,
     /// The number of the completion channel whose descriptor peers may write to; 0 if they must
@@ -55,17 +55,26 @@ const UNLIMITED: u32 = u32::MAX;
 /// does, so every peer that arrives in this state tells the owner too.
 const TAKEN: u32 = 3;
 
-/// Values of [`CqEntry::fired`]: none; a peer is about to wake the owner; a peer has written to the
-/// descriptor of the owner's channel.
-const NONE: u32 = 0;
+/// Bits of [`CqEntry::fired`]: a peer is about to wake the owner; it has written to the descriptor of
+/// the owner's channel. The bits above count the notes that the owner has taken, so that a peer that
+/// was stopped does not mark a later peer's note.
 const NOTED: u32 = 1;
 const WOKEN: u32 = 2;
+const NOTE: u32 = NOTED | WOKEN;
+
+/// How often the owner tries to take a note. A peer changes its note once, from `NOTED` to `WOKEN`;
+/// only a peer that writes nonsense changes it more often.
+const MOST_TRIES: usize = 8;
+
+/// A note that this peer has left, for [`CqEntry::woken`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PeerNote(u32);
 
 /// What a peer finds that has to wake the owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fired {
     /// This peer is the first.
-    First,
+    First(PeerNote),
     /// Another peer is about to wake the owner, but may be stopped before it does.
     Again,
     /// The descriptor of the owner's channel is readable for this queue, and the owner looks for
@@ -76,7 +85,7 @@ pub(crate) enum Fired {
 /// The follow-up work after an announcement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Announced {
-    /// The owner sleeps: wake it, then call [`CqEntry::told`].
+    /// The owner sleeps: call [`CqEntry::fire`].
     pub(crate) wake: bool,
     /// The queue has overflowed: notify the owner. Set for one announcement only.
     pub(crate) overrun: bool,
@@ -107,7 +116,7 @@ impl CqEntry {
         self.polled.store(0, Relaxed);
         self.set_capacity(capacity);
         self.armed.store(Armed::No as u32, Relaxed);
-        self.fired.store(NONE, Relaxed);
+        self.fired.store(0, Relaxed);
         self.overrun.store(0, Relaxed);
         self.channel.store(0, Relaxed);
         for word in &self.ready {
@@ -276,46 +285,63 @@ impl CqEntry {
 
     /// Peer: leaves a note that the owner must be woken. The first peer wakes it through its channel
     /// and calls [`woken`](Self::woken), or rings the service thread. A later one rings, too, unless
-    /// the owner is awake.
+    /// the owner is awake. Who rings calls [`told`](Self::told).
     ///
     /// A peer may be stopped or die between the note and the ring, so the owner looks for notes
     /// after each death.
     pub(crate) fn fire(&self) -> Fired {
-        match self.fired.compare_exchange(NONE, NOTED, AcqRel, Acquire) {
-            Ok(_) => Fired::First,
-            Err(WOKEN) => Fired::Woken,
-            Err(_) => Fired::Again,
+        // Changing a marked note would take the cache line from other peers.
+        if self.fired.load(Acquire) & WOKEN != 0 {
+            return Fired::Woken;
+        }
+        let before = self.fired.fetch_or(NOTED, AcqRel);
+        match before & NOTE {
+            0 => Fired::First(PeerNote(before | NOTED)),
+            NOTED => Fired::Again,
+            _ => Fired::Woken,
         }
     }
 
     /// Peer: has written to the descriptor of the owner's channel.
-    pub(crate) fn woken(&self) {
-        let _ = self.fired.compare_exchange(NOTED, WOKEN, AcqRel, Relaxed);
+    pub(crate) fn woken(&self, note: PeerNote) {
+        let _ = self.fired.compare_exchange(note.0, note.0 | WOKEN, Release, Relaxed);
     }
 
     /// Owner: whether a peer has left a note.
     #[inline]
     pub(crate) fn is_fired(&self) -> bool {
-        self.fired.load(Relaxed) != NONE
-    }
-
-    /// Owner, after it has read from its channel: takes the note, if a peer has left one.
-    pub(crate) fn take_fired(&self) -> bool {
-        let taken = self.fired.load(Relaxed) != NONE && self.fired.swap(NONE, AcqRel) != NONE;
-        // Before the program looks for the completions of peers that have found `WOKEN`.
-        fence_after_change();
-        taken
+        self.fired.load(Relaxed) & NOTE != 0
     }
 
     /// Owner: takes the note of a peer that has written to the channel.
     pub(crate) fn take_woken(&self) -> bool {
-        self.fired.compare_exchange(WOKEN, NONE, AcqRel, Relaxed).is_ok()
+        self.take_note(|note| note & WOKEN != 0)
     }
 
-    /// Owner's service thread: takes a note whose peer has not written to the channel yet.
+    /// Owner: takes the note of a peer that has not marked it. That peer may still write to the
+    /// channel.
     pub(crate) fn take_noted(&self) -> bool {
-        let noted = self.fired.load(Relaxed);
-        ![NONE, WOKEN].contains(&noted) && self.fired.compare_exchange(noted, NONE, AcqRel, Relaxed).is_ok()
+        self.take_note(|note| note == NOTED)
+    }
+
+    fn take_note(&self, is_wanted: impl Fn(u32) -> bool) -> bool {
+        let mut found = self.fired.load(Relaxed);
+        for _ in 0..MOST_TRIES {
+            if !is_wanted(found & NOTE) {
+                return false;
+            }
+            // Clears the bits and counts.
+            let taken = (found | NOTE).wrapping_add(1);
+            match self.fired.compare_exchange(found, taken, AcqRel, Relaxed) {
+                Ok(_) => {
+                    // Before the program looks for the completions of peers that found `WOKEN`.
+                    fence_after_change();
+                    return true;
+                }
+                Err(other) => found = other,
+            }
+        }
+        false
     }
 
     /// Owner: whether a peer found the queue full.

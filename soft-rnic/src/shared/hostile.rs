@@ -13,7 +13,7 @@
 
 use core::ptr::{self, NonNull};
 
-use super::completion::{Armed, READY_WORDS};
+use super::completion::{Armed, Fired, READY_WORDS};
 use super::entry::{QpDescriptor, QpEntry, SlotsDescriptor, SrqEntry};
 use super::generation::GenerationWriter;
 use super::hazard::{Hazard, HazardSlot};
@@ -258,8 +258,10 @@ impl Hostile<'_> {
         entry.arm(if step.word & 2 != 0 { Armed::Any } else { Armed::Solicited });
         entry.disarm(true);
         let _ = (entry.is_armed(), entry.is_overrun());
-        entry.fire();
-        assert!(entry.take_fired());
+        if let Fired::First(note) = entry.fire() {
+            entry.woken(note);
+        }
+        assert!(entry.is_fired() && (entry.take_noted() || entry.take_woken()) && !entry.is_fired());
         if step.word & 4 != 0 {
             entry.reset(Some(step.number));
             assert!(!entry.has_news(usize::MAX));

@@ -38,7 +38,7 @@ use crate::node::Node;
 use crate::platform::clock;
 use crate::queue_pair::Qp;
 use crate::shared::completion::{Armed, CqEntry};
-use crate::sync::{AtomicU32, Relaxed, SeqCst, fence};
+use crate::sync::{AcqRel, AtomicU32, Relaxed, SeqCst, fence};
 
 /// The number that timers of moderated completion queues have. No queue pair has this number.
 pub(crate) const MODERATED: u32 = u32::MAX - 1;
@@ -329,29 +329,16 @@ impl Cq {
         }
     }
 
-    /// Takes the note of a peer that has left a token for the event that the program waits for.
-    pub(super) fn take_awaited_note(&self) -> bool {
-        let taken = self.entry().is_fired() && self.is_awaited(true) && self.take_marked_note();
-        if taken {
-            self.end_wait();
-        }
-        taken
+    /// Takes the note of a peer that has left a token. `Some(false)` if the program waits for no
+    /// event: a completion of this process has caused it already, while the peer found the queue
+    /// armed.
+    pub(super) fn take_note(&self) -> Option<bool> {
+        self.entry().take_woken().then(|| self.end_wait())
     }
 
-    /// Takes the note of a peer that has left a token although the program waits for no event. Such
-    /// a peer has found the arming of an event that a completion of this process made.
-    pub(super) fn take_superfluous_note(&self) -> bool {
-        self.entry().is_fired() && !self.is_awaited(true) && self.take_marked_note()
-    }
-
-    /// Takes the note of a peer that has left a token.
-    pub(super) fn take_marked_note(&self) -> bool {
-        self.entry().take_woken()
-    }
-
-    /// Takes the note of a peer, whether it has left a token or is about to.
-    pub(super) fn take_any_note(&self) -> bool {
-        let taken = self.entry().take_fired();
+    /// Takes the note of a peer that may have left a token, but has not marked its note.
+    pub(super) fn take_unmarked_note(&self) -> bool {
+        let taken = self.entry().take_noted();
         if taken {
             self.end_wait();
         }
@@ -418,7 +405,9 @@ impl Cq {
 
     /// Whether the program has waited for an event. It does no longer.
     fn end_wait(&self) -> bool {
-        let awaited = self.awaited.swap(Armed::No as u32, Relaxed);
+        // With the swap in `arm`: if another thread arms after this, the peer that takes its arming
+        // does not find a note that this thread has taken before.
+        let awaited = self.awaited.swap(Armed::No as u32, AcqRel);
         self.entry().told();
         awaited != Armed::No as u32
     }
@@ -439,7 +428,7 @@ impl Cq {
         let armed = if solicited_only { Armed::Solicited } else { Armed::Any };
         // A program that waits for any completion goes on to do so.
         if !solicited_only || self.awaited.load(Relaxed) != Armed::Any as u32 {
-            self.awaited.store(armed as u32, Relaxed);
+            self.awaited.swap(armed as u32, AcqRel);
         }
         self.entry().arm(armed);
     }
@@ -448,6 +437,7 @@ impl Cq {
     /// request.
     #[cold]
     fn end_former_wait(&self) {
+        // In this order, because a peer may mark its note meanwhile.
         if self.entry().take_noted() {
             self.notify();
         } else if let (Some(channel), Some(this)) = (&self.channel, self.this.upgrade()) {

@@ -2,10 +2,12 @@
 //! and overrun detection.
 
 use loom::sync::Arc;
+use loom::sync::atomic::AtomicU32;
 
-use super::{LifeUntil, explore, explore_bounded, how_many, spawn};
-use crate::shared::completion::{Announced, Armed, CqEntry, READY_WORDS};
+use super::{LifeUntil, YieldPoints, explore, explore_bounded, how_many, spawn};
+use crate::shared::completion::{Announced, Armed, CqEntry, Fired, PeerNote, READY_WORDS};
 use crate::shared::slot::{Delivery, Holder, RecvCapacity, SlotHeader};
+use crate::sync::{AcqRel, Acquire};
 
 /// A completion queue and the slots of two sources that complete into it.
 struct CompletionModel {
@@ -146,17 +148,220 @@ fn the_stopped_take_no_wake_up_along() {
     });
 }
 
-/// Each note for the owner's service thread is either taken by the owner or followed by a ring.
+/// Each note is taken once, whether its peer has marked it or not. A later peer finds the mark, or
+/// rings the doorbell.
 #[test]
 fn a_note_is_taken_or_rung_for() {
     explore(|yields| {
         let completions = CompletionModel::new(8);
-        let peers = [0, 1].map(|_| spawn(&completions, move |completions| completions.cq.fire()));
+        let peers = [0, 1].map(|_| {
+            spawn(&completions, move |completions| {
+                let fired = completions.cq.fire();
+                if let Fired::First(note) = fired {
+                    completions.cq.woken(note);
+                }
+                fired
+            })
+        });
+        let take = || u32::from(completions.cq.take_noted()) + u32::from(completions.cq.take_woken());
         yields.at(0);
-        let taken = u32::from(completions.cq.take_fired());
-        let rung = how_many(peers);
-        let left = u32::from(completions.cq.take_fired());
-        assert_eq!(rung, taken + left, "as many doorbells as notes");
+        let taken = take();
+        let fired = peers.map(|peer| peer.join().unwrap());
+        let first = fired.iter().filter(|fired| matches!(fired, Fired::First(_))).count();
+        assert_eq!(first as u32, taken + take(), "as many first peers as notes");
+    });
+}
+
+/// A peer's mark that comes late is not one of a later peer's note.
+#[test]
+fn a_late_mark_marks_no_other_note() {
+    explore(|yields| {
+        let completions = CompletionModel::new(8);
+        let Fired::First(former) = completions.cq.fire() else { panic!("the first note") };
+        let late = spawn(&completions, move |completions| completions.cq.woken(former));
+        yields.at(0);
+        let was_marked = completions.cq.take_woken();
+        assert!(was_marked || completions.cq.take_noted() || completions.cq.take_woken());
+        assert!(matches!(completions.cq.fire(), Fired::First(_)), "the former note is taken");
+        late.join().unwrap();
+        assert_eq!(completions.cq.fire(), Fired::Again, "nobody has woken the owner for this note");
+    });
+}
+
+/// A completion queue whose owner sleeps on its channel, and the channel.
+struct SleepModel {
+    completions: Arc<CompletionModel>,
+    /// The value of the channel's descriptor.
+    tokens: AtomicU32,
+    /// Doorbells for the owner's service thread.
+    rings: AtomicU32,
+}
+
+impl SleepModel {
+    fn new() -> Arc<Self> {
+        let [tokens, rings] = [(); 2].map(|()| AtomicU32::new(0));
+        Arc::new(Self { completions: CompletionModel::new(8), tokens, rings })
+    }
+
+    fn cq(&self) -> &CqEntry {
+        &self.completions.cq
+    }
+
+    fn give(&self) {
+        self.tokens.fetch_add(1, AcqRel);
+    }
+
+    fn is_readable(&self) -> bool {
+        self.tokens.load(Acquire) > 0
+    }
+
+    /// Peer: completes a receive. Returns the note that it is to write a token for.
+    fn complete(&self, source: usize, has_channel: bool) -> Option<PeerNote> {
+        self.completions.finish(source);
+        if !self.completions.announce(source).wake {
+            return None;
+        }
+        match self.cq().fire() {
+            Fired::Woken => {}
+            Fired::First(note) if has_channel => return Some(note),
+            Fired::First(_) | Fired::Again => {
+                self.rings.fetch_add(1, AcqRel);
+                self.cq().told();
+            }
+        }
+        None
+    }
+
+    /// Peer: writes to the descriptor of the channel.
+    fn wake(&self, note: PeerNote) {
+        self.give();
+        self.cq().woken(note);
+    }
+
+    fn complete_and_wake(&self, source: usize, has_channel: bool) {
+        if let Some(note) = self.complete(source, has_channel) {
+            self.wake(note);
+        }
+    }
+
+    /// Owner: reads a token and takes the note of its event.
+    fn take(&self) -> bool {
+        let is_taken = self.is_readable();
+        if is_taken {
+            self.tokens.fetch_sub(1, AcqRel);
+            if self.cq().take_woken() || self.cq().take_noted() {
+                self.cq().told();
+            }
+        }
+        is_taken
+    }
+
+    /// Owner: arms as `Cq::arm` does.
+    fn arm(&self) {
+        if self.cq().is_fired() {
+            self.answer_notes();
+            // The event of this note is in the list, and its token in the descriptor.
+            if self.cq().take_woken() {
+                self.cq().told();
+            }
+        }
+        self.cq().arm(Armed::Any);
+    }
+
+    /// Owner's service thread: answers doorbells.
+    fn answer_notes(&self) {
+        if self.cq().take_noted() {
+            self.cq().told();
+            self.give();
+        }
+    }
+
+    /// Owner: arms, polls, and goes on when it finds a token. Returns how many completions it has
+    /// polled when it sleeps.
+    fn run(&self, yields: YieldPoints) -> u32 {
+        yields.at(0);
+        self.arm();
+        yields.at(1);
+        let mut polled = self.completions.poll();
+        yields.at(2);
+        if self.take() {
+            self.arm();
+            polled += self.completions.poll();
+        }
+        polled
+    }
+
+    /// Answers the doorbells, of which the owner's service thread misses none.
+    fn answer_rings(&self) {
+        if self.rings.load(Acquire) > 0 {
+            self.answer_notes();
+        }
+    }
+}
+
+/// Two peers complete and the owner arms, polls and takes events. It does not sleep without a token
+/// while a completion waits.
+fn two_peers_wake(have_channel: [bool; 2]) {
+    explore_bounded(2, move |yields| {
+        let sleep = SleepModel::new();
+        let peers = [0, 1]
+            .map(|source| spawn(&sleep, move |sleep| sleep.complete_and_wake(source, have_channel[source])));
+        let polled = sleep.run(yields);
+        peers.into_iter().for_each(|peer| peer.join().unwrap());
+        sleep.answer_rings();
+        assert!(polled == 2 || sleep.is_readable(), "asleep with a completion");
+    });
+}
+
+#[test]
+fn two_peers_with_the_channel_lose_no_wake_up() {
+    two_peers_wake([true, true]);
+}
+
+#[test]
+fn a_peer_without_the_channel_loses_no_wake_up() {
+    two_peers_wake([true, false]);
+}
+
+/// A peer is stopped between its note and its write: another one wakes the owner.
+#[test]
+fn the_stopped_before_a_write_take_no_wake_up_along() {
+    explore_bounded(2, |yields| {
+        let sleep = SleepModel::new();
+        let stopped = spawn(&sleep, move |sleep| sleep.complete(0, true));
+        let runs = spawn(&sleep, move |sleep| sleep.complete_and_wake(1, true));
+        sleep.run(yields);
+        let note = stopped.join().unwrap();
+        runs.join().unwrap();
+        sleep.answer_rings();
+        let waits = |source: usize| matches!(sleep.completions.done[source].holder(), Holder::Done { .. });
+        assert!(!waits(1) || sleep.is_readable(), "asleep with a completion");
+        // It goes on: the other completion is not lost either.
+        note.into_iter().for_each(|note| sleep.wake(note));
+        assert!(!waits(0) || sleep.is_readable(), "asleep with a completion");
+    });
+}
+
+/// The owner takes the event of a peer that goes on late. The next peer is stopped between its note
+/// and its write, and the one after it wakes the owner.
+#[test]
+fn a_late_peer_takes_no_later_wake_up_along() {
+    explore_bounded(2, |yields| {
+        let sleep = SleepModel::new();
+        sleep.arm();
+        let late = sleep.complete(0, true).expect("the queue is armed");
+        let late = spawn(&sleep, move |sleep| sleep.wake(late));
+        yields.at(0);
+        sleep.take();
+        sleep.arm();
+        sleep.completions.poll();
+        let stopped = spawn(&sleep, move |sleep| sleep.complete(1, true).is_some());
+        late.join().unwrap();
+        stopped.join().unwrap();
+        sleep.completions.done[0].post(1, RecvCapacity { bytes: 1, entries: 1 });
+        sleep.complete_and_wake(0, true);
+        sleep.answer_rings();
+        assert!(sleep.is_readable(), "asleep with a completion");
     });
 }
 
@@ -184,7 +389,7 @@ fn the_dead_take_no_wake_up_along() {
             mortal.join().unwrap();
             // After a death the owner looks at every slot, and treats a queue that is no longer
             // armed as fired.
-            let fired = completions.cq.take_fired() || !completions.cq.is_armed();
+            let fired = completions.cq.take_noted() || !completions.cq.is_armed();
             let told = steps >= 2 && polled == 0;
             assert!(!told || fired, "asleep with a completion");
             let there = matches!(completions.done[0].holder(), Holder::Done { .. });

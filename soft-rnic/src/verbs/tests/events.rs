@@ -7,6 +7,8 @@ use rdma_mummy_sys::verbs;
 
 use crate::objects::completion::Cqe;
 use crate::objects::event::{AsyncEvent, EventElement};
+use crate::shared::completion::Fired;
+use crate::verbs::channel::channel_of;
 use crate::verbs::completion_queue::cq_of;
 use crate::verbs::context::context_of;
 use crate::verbs::testing::{OpenedDevice, SendPtr, errno, table};
@@ -75,6 +77,36 @@ impl EventsFixture {
         assert_eq!(unsafe { verbs::ibv_req_notify_cq(self.cq, solicited_only) }, 0);
     }
 
+    /// A second queue of the channel.
+    fn second(&self) -> Self {
+        // SAFETY: the context is open, and the channel live.
+        let cq = unsafe { (table().ibv_create_cq)(self.opened.0, 8, COOKIE, self.channel, 0) };
+        assert!(!cq.is_null());
+        Self { opened: OpenedDevice::new(0), channel: self.channel, cq }
+    }
+
+    /// A peer leaves a note in the queue, and marks it if it says to have written a token.
+    fn note(&self, is_marked: bool) {
+        // SAFETY: the queue is live.
+        let cq = unsafe { cq_of(self.cq) };
+        let entry = cq.context().rnic().node().segment().completion_queue(cq.index()).expect("an entry");
+        let Fired::First(note) = entry.fire() else { panic!("the first note") };
+        if is_marked {
+            entry.woken(note);
+        }
+    }
+
+    /// A peer writes a token.
+    fn give(&self) {
+        // SAFETY: the channel is live.
+        unsafe { channel_of(self.channel) }.fail();
+    }
+
+    fn destroy_cq(&self) {
+        // SAFETY: the queue is live, and nobody uses it afterwards.
+        assert_eq!(unsafe { (table().ibv_destroy_cq)(self.cq) }, 0);
+    }
+
     fn ack(&self, count: u32) {
         // SAFETY: the queue is live.
         unsafe { (table().ibv_ack_cq_events)(self.cq, count) };
@@ -121,6 +153,104 @@ fn solicited_arming_fires_for_solicited_and_errors_only() {
     bench.push(success(4), false);
     assert_eq!(bench.event(), Ok(bench.cq));
     bench.ack(3);
+    bench.end();
+}
+
+/// What a peer writes without a token takes no event of this process away.
+#[test]
+fn a_note_without_a_token_takes_no_event_away() {
+    let bench = EventsFixture::new();
+    let noted = bench.second();
+    // Another queue's token serves for the note.
+    noted.arm(0);
+    noted.note(true);
+    bench.arm(0);
+    bench.push(success(1), false);
+    let mut events = [bench.event(), noted.event()];
+    events.sort();
+    let mut expected = [Ok(bench.cq), Ok(noted.cq)];
+    expected.sort();
+    assert_eq!(events, expected);
+    assert_eq!(bench.event(), Err(libc::EAGAIN));
+    // The program waits for no event of the noted queue: when it takes an event, when it asks for
+    // one of the noted queue, and when it destroys that.
+    for _ in 0..2 {
+        noted.note(true);
+        bench.arm(0);
+        bench.push(success(1), false);
+        assert_eq!(bench.event(), Ok(bench.cq));
+        assert_eq!(bench.event(), Err(libc::EAGAIN));
+    }
+    noted.note(true);
+    bench.arm(0);
+    bench.push(success(1), false);
+    noted.arm(0);
+    assert_eq!(bench.event(), Ok(bench.cq));
+    noted.ack(1);
+    noted.push(success(1), false);
+    assert_eq!(noted.event(), Ok(noted.cq));
+    noted.note(true);
+    bench.arm(0);
+    bench.push(success(1), false);
+    noted.ack(1);
+    noted.destroy_cq();
+    assert_eq!(bench.event(), Ok(bench.cq));
+    bench.ack(5);
+    bench.end();
+}
+
+/// A program that asks again before it reads gets the event of the first request, and a peer that
+/// completes after that leaves a new note.
+#[test]
+fn a_note_becomes_an_event_at_the_next_request() {
+    for is_marked in [true, false] {
+        let bench = EventsFixture::new();
+        bench.arm(0);
+        bench.note(is_marked);
+        if is_marked {
+            bench.give();
+        }
+        bench.arm(0);
+        bench.note(true);
+        bench.give();
+        assert_eq!([bench.event(), bench.event()], [Ok(bench.cq); 2]);
+        assert_eq!(bench.event(), Err(libc::EAGAIN));
+        bench.ack(2);
+        bench.end();
+    }
+}
+
+/// A peer was stopped before it wrote a token, and the service thread has delivered the event.
+/// Whoever sees the token gets an event.
+#[test]
+fn a_token_too_many_brings_an_event() {
+    let bench = EventsFixture::new();
+    bench.arm(0);
+    bench.note(false);
+    // SAFETY: the queue is live.
+    unsafe { cq_of(bench.cq) }.look();
+    bench.give();
+    assert_eq!([bench.event(), bench.event()], [Ok(bench.cq); 2]);
+    assert_eq!(bench.event(), Err(libc::EAGAIN));
+    bench.ack(2);
+    bench.end();
+}
+
+/// Two peers have left notes without marks and one of them a token. The other may be stopped.
+#[test]
+fn each_unmarked_note_brings_an_event() {
+    let bench = EventsFixture::new();
+    let second = bench.second();
+    for bench in [&bench, &second] {
+        bench.arm(0);
+        bench.note(false);
+    }
+    bench.give();
+    assert_eq!([bench.event(), bench.event()], [Ok(bench.cq), Ok(second.cq)]);
+    assert_eq!(bench.event(), Err(libc::EAGAIN));
+    bench.ack(1);
+    second.ack(1);
+    second.destroy_cq();
     bench.end();
 }
 
