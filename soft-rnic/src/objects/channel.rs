@@ -102,7 +102,7 @@ impl CompletionChannel {
     }
 
     /// The number and the descriptor, for a peer.
-    pub(super) fn give(&self) -> Option<(NonZero<u64>, BorrowedFd<'_>)> {
+    pub(super) fn share(&self) -> Option<(NonZero<u64>, BorrowedFd<'_>)> {
         let file = self.tokens.file()?;
         self.is_given.store(true, Relaxed);
         Some((self.number, file))
@@ -204,6 +204,11 @@ impl CompletionChannel {
 
     /// The queue with the next event. The caller has read a token.
     fn next(&self, events: &mut ChannelEvents) -> Option<Arc<Cq>> {
+        self.take_marked(events).or_else(|| self.next_unmarked(events))
+    }
+
+    /// Makes marked notes events. Returns the first event.
+    fn take_marked(&self, events: &mut ChannelEvents) -> Option<Arc<Cq>> {
         let (mut awaited, mut superfluous) = (Vec::new(), Vec::new());
         for cq in events.queues() {
             match cq.take_note() {
@@ -217,23 +222,35 @@ impl CompletionChannel {
         let next = events.fired.pop_front().or_else(|| superfluous.pop());
         self.take_back(superfluous.len(), events);
         self.keep_readable(events);
-        next.or_else(|| self.next_unmarked(events))
+        next
     }
 
     /// The queue whose event has no mark yet. The caller has read a token.
     #[cold]
     fn next_unmarked(&self, events: &mut ChannelEvents) -> Option<Arc<Cq>> {
-        // Which of the peers has left the token is not known, and the others may be stopped before
-        // they leave theirs.
-        let noted: Vec<_> = events.queues().filter(|cq| cq.take_unmarked_note()).collect();
-        if noted.len() > 1 {
-            self.tokens.give(noted.len() as u64 - 1);
+        // Which of the peers has left the token is not known. The others may be stopped before they
+        // leave theirs, or ring the doorbell, for which the service thread then finds no note.
+        let mut unmarked: Vec<_> = events.queues().filter(|cq| cq.take_unmarked_note()).collect();
+        // Or the peer has marked its note since the last look.
+        if let Some(marked) = self.take_marked(events) {
+            self.give(unmarked.len());
+            events.fired.extend(unmarked);
+            return Some(marked);
         }
-        events.fired.extend(noted);
-        // The token is one too many. A program that has seen it in the descriptor expects an event,
-        // and would wait for the next one.
-        let any = |events: &ChannelEvents| events.queues().find(|cq| !cq.handle().is_null());
-        events.fired.pop_front().or_else(|| any(events))
+        // Without a note, the token is one too many. A program that has seen it in the descriptor
+        // expects an event, and would wait for the next one.
+        let any = || events.queues().find(|cq| !cq.handle().is_null());
+        let next = unmarked.pop().or_else(any);
+        self.give(unmarked.len());
+        events.fired.extend(unmarked);
+        next
+    }
+
+    /// Leaves tokens for events.
+    fn give(&self, tokens: usize) {
+        if tokens > 0 {
+            self.tokens.give(tokens as u64);
+        }
     }
 
     /// Removes the events of a completion queue whose handle was taken away.

@@ -384,7 +384,7 @@ impl Cq {
     /// The descriptor of its channel, for a peer that has rung the doorbell.
     pub(crate) fn give_channel(&self) -> Option<(NonZero<u64>, BorrowedFd<'_>)> {
         self.channel_number?;
-        self.channel.as_ref()?.give()
+        self.channel.as_ref()?.share()
     }
 
     /// A timer with the number [`MODERATED`] has expired.

@@ -246,7 +246,7 @@ fn each_unmarked_note_brings_an_event() {
         bench.note(false);
     }
     bench.give();
-    assert_eq!([bench.event(), bench.event()], [Ok(bench.cq), Ok(second.cq)]);
+    assert_eq!([bench.event(), bench.event()], [Ok(second.cq), Ok(bench.cq)]);
     assert_eq!(bench.event(), Err(libc::EAGAIN));
     bench.ack(1);
     second.ack(1);
