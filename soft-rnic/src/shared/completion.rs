@@ -62,6 +62,11 @@ const NOTED: u32 = 1;
 const WOKEN: u32 = 2;
 const NOTE: u32 = NOTED | WOKEN;
 
+/// The next value of [`CqEntry::fired`] without a note.
+fn without_note(fired: u32) -> u32 {
+    (fired | NOTE).wrapping_add(1)
+}
+
 /// How often the owner tries to take a note. A peer changes its note once, from `NOTED` to `WOKEN`;
 /// only a peer that writes nonsense changes it more often.
 const MOST_TRIES: usize = 8;
@@ -116,7 +121,8 @@ impl CqEntry {
         self.polled.store(0, Relaxed);
         self.set_capacity(capacity);
         self.armed.store(Armed::No as u32, Relaxed);
-        self.fired.store(0, Relaxed);
+        // A peer of the former queue may still mark its note.
+        self.fired.store(without_note(self.fired.load(Relaxed)), Relaxed);
         self.overrun.store(0, Relaxed);
         self.channel.store(0, Relaxed);
         for word in &self.ready {
@@ -330,9 +336,7 @@ impl CqEntry {
             if !is_wanted(found & NOTE) {
                 return false;
             }
-            // Clears the bits and counts.
-            let taken = (found | NOTE).wrapping_add(1);
-            match self.fired.compare_exchange(found, taken, AcqRel, Relaxed) {
+            match self.fired.compare_exchange(found, without_note(found), AcqRel, Relaxed) {
                 Ok(_) => {
                     // Before the program looks for the completions of peers that found `WOKEN`.
                     fence_after_change();

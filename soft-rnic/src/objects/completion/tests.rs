@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use super::Cqe;
 use super::sources::{CompletionSource, CompletionSources, SourceCursor, SourcePoll};
-use crate::shared::completion::{CqEntry, READY_WORDS};
+use crate::shared::completion::{CqEntry, Fired, READY_WORDS};
 
 #[derive(Default)]
 struct TestSource(Mutex<VecDeque<u64>>);
@@ -121,4 +121,17 @@ fn detached_source_is_not_polled_and_its_number_is_reused() {
     assert_eq!(bench.sources.attach(&new), 1);
     assert_eq!(bench.sources.attach(&Arc::new(TestSource::default())), 3);
     assert_eq!(Arc::strong_count(&bench.receivers[1]), 1);
+}
+
+/// A peer was stopped between a note and its mark, and goes on when another queue has the entry.
+#[test]
+fn a_mark_of_a_former_queue_marks_no_note() {
+    let entry = CqEntry::new();
+    entry.reset(None);
+    let Fired::First(late) = entry.fire() else { panic!("the first note") };
+    entry.reset(None);
+    assert!(!entry.is_fired());
+    assert!(matches!(entry.fire(), Fired::First(note) if note != late));
+    entry.woken(late);
+    assert_eq!(entry.fire(), Fired::Again);
 }
