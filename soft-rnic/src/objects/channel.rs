@@ -209,17 +209,19 @@ impl CompletionChannel {
 
     /// Makes marked notes events. Returns the first event.
     fn take_marked(&self, events: &mut ChannelEvents) -> Option<Arc<Cq>> {
-        let (mut awaited, mut superfluous) = (Vec::new(), Vec::new());
-        for cq in events.queues() {
+        let mut superfluous = Vec::new();
+        let ChannelEvents { fired, noted, is_doubtful } = &mut *events;
+        for cq in noted.iter().filter_map(Weak::upgrade) {
             match cq.take_note() {
                 None => {}
-                Some(true) => awaited.push(cq),
+                Some(true) => {
+                    fired.push_back(cq);
+                    *is_doubtful = true;
+                }
                 Some(false) => superfluous.push(cq),
             }
         }
-        events.is_doubtful |= !awaited.is_empty();
-        events.fired.extend(awaited);
-        let next = events.fired.pop_front().or_else(|| superfluous.pop());
+        let next = fired.pop_front().or_else(|| superfluous.pop());
         self.take_back(superfluous.len(), events);
         self.keep_readable(events);
         next
