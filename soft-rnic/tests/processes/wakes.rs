@@ -112,14 +112,14 @@ impl Sleep {
 }
 
 /// The receiving side: its memory, and the senders' processes.
-struct Receiver {
+struct SleepingReceiver {
     device: TestDevice,
     memory: TestMemory,
     mr: *mut ibv_mr,
     sleep: Sleep,
 }
 
-impl Receiver {
+impl SleepingReceiver {
     fn new() -> Self {
         let device = TestDevice::open();
         let memory = TestMemory::shareable(device, LEN);
@@ -216,7 +216,7 @@ fn keeps(sender: &mut ChildRole, expected: usize) {
 }
 
 fn rounds() {
-    let (receiver, mut sender) = (Receiver::new(), start());
+    let (receiver, mut sender) = (SleepingReceiver::new(), start());
     let cq = receiver.cq();
     let qp = receiver.qp(cq, &mut sender);
     for round in 0..ROUNDS {
@@ -235,7 +235,7 @@ fn rounds() {
 }
 
 fn again() {
-    let (receiver, mut sender) = (Receiver::new(), start());
+    let (receiver, mut sender) = (SleepingReceiver::new(), start());
     let cq = receiver.cq();
     let qp = receiver.qp(cq, &mut sender);
     let mut events = 0;
@@ -261,7 +261,7 @@ fn again() {
 }
 
 fn mixed() {
-    let (receiver, mut sender) = (Receiver::new(), start());
+    let (receiver, mut sender) = (SleepingReceiver::new(), start());
     let cq = receiver.cq();
     let qp = receiver.qp(cq, &mut sender);
     let own = [(); 2].map(|()| receiver.unconnected(cq));
@@ -284,7 +284,7 @@ fn mixed() {
 }
 
 fn two() {
-    let (receiver, mut senders) = (Receiver::new(), [start(), start()]);
+    let (receiver, mut senders) = (SleepingReceiver::new(), [start(), start()]);
     let queues = [(); 2].map(|()| receiver.cq());
     let qps = [0, 1].map(|at| receiver.qp(queues[at], &mut senders[at]));
     let [first, second] = &mut senders;
@@ -309,7 +309,7 @@ fn two() {
 }
 
 fn shared() {
-    let (receiver, mut senders) = (Receiver::new(), [start(), start()]);
+    let (receiver, mut senders) = (SleepingReceiver::new(), [start(), start()]);
     let cq = receiver.cq();
     let qps = [0, 1].map(|at| receiver.qp(cq, &mut senders[at]));
     let [first, second] = &mut senders;
@@ -326,7 +326,7 @@ fn shared() {
 }
 
 fn stopped() {
-    let receiver = Receiver::new();
+    let receiver = SleepingReceiver::new();
     let stops = [("SOFT_RNIC_TEST_CRASH", "stop=before_doorbell nth=1")];
     let (mut stopped, mut other) = (ChildRole::start("wakes-sender", &stops), start());
     let cq = receiver.cq();
@@ -368,7 +368,7 @@ fn stopped() {
 }
 
 fn generations() {
-    let (mut receiver, mut sender) = (Receiver::new(), start());
+    let (mut receiver, mut sender) = (SleepingReceiver::new(), start());
     // Keeps the connection between the processes.
     let idle_cq = receiver.device.cq(8, ptr::null_mut());
     let idle = receiver.qp(idle_cq, &mut sender);
