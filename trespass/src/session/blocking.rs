@@ -323,9 +323,16 @@ impl Caller<'_> {
         let outcome = loop {
             let now = if slept { Instant::now() } else { since };
             // An event that brings no completion is not worth polling for more.
-            let time = if slept { Duration::from_nanos(1) } else { self.connection.spin.time() };
-            if let Some(outcome) = self.spin(now, time, until, call) {
+            let found = if slept { None } else { self.spin(now, self.connection.spin.time(), until, call) };
+            if let Some(outcome) = found.or_else(|| self.take_arrived(direction, call)) {
                 break outcome;
+            }
+            let is_only_looking = matches!(until, Until::Now) && !self.another_sleeps();
+            if is_only_looking {
+                // Before the next event is requested, so that nothing is left to look for after that.
+                if let Err(error) = self.take_events() {
+                    break Err(error);
+                }
             }
             self.connection.progress();
             match call.attempt(&mut self.connection) {
@@ -337,6 +344,12 @@ impl Caller<'_> {
                 }
             }
             slept = true;
+            if is_only_looking {
+                match self.may_sleep() {
+                    true => break Err(timed_out(until)),
+                    false => continue,
+                }
+            }
             match self.sleep(until) {
                 Err(error) => break Err(error),
                 Ok(false) if until.is_over() => break Err(timed_out(until)),
@@ -349,6 +362,43 @@ impl Caller<'_> {
             self.connection.spin.found_by_polling();
         }
         outcome
+    }
+
+    /// Takes what has arrived, before the next event is requested. If nobody else waits for an event,
+    /// none comes until a call waits again: otherwise the completions of what the program sends in
+    /// answer would make one.
+    fn take_arrived<T>(
+        &mut self,
+        direction: Direction,
+        call: &mut dyn CallAttempt<T>,
+    ) -> Option<io::Result<T>> {
+        loop {
+            let outcome = match call.poll_once(&mut self.connection, PollScope::All) {
+                PollOutcome::Nothing => return None,
+                PollOutcome::Moved => call.attempt(&mut self.connection),
+                PollOutcome::Done(value) => Ok(value),
+            };
+            if self.waits_alone(direction) {
+                self.connection.end_request_for_event();
+            }
+            match outcome {
+                Err(Refused::Blocked) => (),
+                Err(Refused::Failed(error)) => return Some(Err(error)),
+                Ok(value) => {
+                    self.connection.post();
+                    return Some(Ok(value));
+                }
+            }
+        }
+    }
+
+    /// Whether no other task and no other thread waits for an event of this connection, and the program
+    /// does not wait for its descriptor.
+    fn waits_alone(&self, direction: Direction) -> bool {
+        match &self.tasks {
+            Some(tasks) => direction == Direction::Read && !tasks.has_writers(),
+            None => !self.is_exported() && !self.is_shared(),
+        }
     }
 
     /// Polls for completions for a while before a turn arms the completion queue and the thread

@@ -443,9 +443,8 @@ impl Caller<'_> {
     /// Sleeps until an event, another call's turn or the deadline. Returns whether there was an
     /// event, or a turn.
     pub(crate) fn sleep(&mut self, until: Until) -> io::Result<bool> {
-        let cell = self.cell;
+        let awake = !self.may_sleep();
         let open = &mut **self;
-        let awake = !open.connection.may_sleep(&cell.task_waker);
         let until = if awake { Until::Now } else { until.or(open.connection.next_deadline()) };
         let happened = match self.another_sleeps() {
             false => self.sleep_first(until)?,
@@ -454,13 +453,19 @@ impl Caller<'_> {
         Ok(happened || awake)
     }
 
+    /// Whether nothing is left to do before an event, which wakes the program.
+    pub(super) fn may_sleep(&mut self) -> bool {
+        let cell = self.cell;
+        self.connection.may_sleep(&cell.task_waker)
+    }
+
     /// Whether nothing is left to do, and every event from now on will wake the program.
     pub(super) fn is_armed(&mut self) -> bool {
         let cell = self.cell;
         self.connection.is_armed(&cell.task_waker)
     }
 
-    /// Takes the events that have come, for a visit.
+    /// Takes the events that have come.
     pub(super) fn take_events(&mut self) -> io::Result<()> {
         self.sleep_first(Until::Now).map(drop)
     }
@@ -526,7 +531,7 @@ impl Caller<'_> {
         process::leave_to_end();
     }
 
-    fn another_sleeps(&self) -> bool {
+    pub(super) fn another_sleeps(&self) -> bool {
         self.turn.as_ref().is_some_and(|turn| turn.has_sleeper())
     }
 

@@ -322,6 +322,11 @@ impl Connection {
         moved
     }
 
+    /// See [`Driver::end_request_for_event`].
+    pub(crate) fn end_request_for_event(&mut self) {
+        self.driver.end_request_for_event(&mut self.protocol);
+    }
+
     /// Whether a turn has work other than moving frames.
     pub(crate) fn has_work_due(&self, now: Instant) -> bool {
         self.next_deadline().is_some_and(|deadline| now >= deadline) || self.summary.is_due(now)

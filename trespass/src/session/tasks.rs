@@ -80,6 +80,11 @@ impl WaitingTasks {
         self.waits_for_sends = Some(sent);
     }
 
+    /// Whether a task waits for room, or until bytes are sent.
+    pub(crate) fn has_writers(&self) -> bool {
+        self.refused_write || self.waits_for_sends.is_some()
+    }
+
     /// Notes whom to wake for what can be done, once for each condition. The set of events need not
     /// wake, so this is false.
     pub(crate) fn publish(&mut self, ready: Readiness, sent: SentState) -> bool {

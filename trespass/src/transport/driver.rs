@@ -132,6 +132,10 @@ pub(crate) trait Driver<P: Blocks> {
         false
     }
 
+    /// After a poll that has moved something: takes the event that this has made, if one was
+    /// requested. None comes before [`progress`](Self::progress) requests it again.
+    fn end_request_for_event(&mut self, _: &mut ProtocolMachine<P::Block>) {}
+
     /// Sends the program's bytes at once as one frame. They must fit a frame, nothing may be queued
     /// before them, and the transport must be able to take them now. A few bytes are sent from
     /// where they are; more are copied into a block first. Returns whether they were sent.

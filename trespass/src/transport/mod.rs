@@ -263,6 +263,10 @@ impl Driver<Pool> for TransportDriver {
         whichever!(self.poll_once(protocol, pool, now, scope, sink))
     }
 
+    fn end_request_for_event(&mut self, protocol: &mut ProtocolMachine<Block>) {
+        whichever!(self.end_request_for_event(protocol));
+    }
+
     fn send_at_once(
         &mut self,
         protocol: &mut ProtocolMachine<Block>,

@@ -269,6 +269,12 @@ impl<B: DeviceBlock> CqDispatcher<B> {
         Ok(!self.armed)
     }
 
+    /// A completion was polled: reads its event, if the completion queue was armed.
+    pub(super) fn end_request(&mut self) -> io::Result<()> {
+        self.may_have_event |= self.armed;
+        self.take_events().map(drop)
+    }
+
     /// Arms the completion queue, so that the next completion makes an event. Returns whether it
     /// was unarmed before: if so, poll again, because a completion may have arrived just before.
     pub(super) fn arm(&mut self) -> io::Result<bool> {

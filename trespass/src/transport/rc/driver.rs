@@ -599,6 +599,10 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for RcDriver<P::Block> {
         moved | self.poll(protocol, scope, sink)
     }
 
+    fn end_request_for_event(&mut self, protocol: &mut ProtocolMachine<P::Block>) {
+        self.dispatcher(protocol, "reading an event", super::cq_dispatcher::CqDispatcher::end_request);
+    }
+
     fn send_at_once(
         &mut self,
         protocol: &mut ProtocolMachine<P::Block>,
