@@ -3,6 +3,7 @@
 use core::num::NonZero;
 use std::collections::HashSet;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -12,6 +13,7 @@ use super::heap::HeapRange;
 use super::message::{Doorbell, ExportId, PeerRequest, ProcessId, REQUEST, Reply, Welcome};
 use super::peer_ids::PeerLease;
 use super::service::{EventSource, PACKETS_PER_TURN, ServiceThread};
+use crate::platform::event_counter;
 use crate::platform::process::{Lifeline, Process};
 use crate::platform::socket::{MANY, ReceiveBuffers, Received, ReceivedMany, Socket};
 use crate::shared::hazard::{HazardPage, TRANSFER_SLOTS};
@@ -52,7 +54,7 @@ pub(crate) struct AttachedPeer {
     calls: HeapRange,
     /// The exported memory that the peer was given to map.
     given: HashSet<ExportId>,
-    /// The completion channels whose descriptors the peer was given.
+    /// The completion channels whose descriptors the peer was told.
     given_channels: HashSet<NonZero<u64>>,
     /// What the peer is notified of as soon as its socket has room.
     unsent_notices: Vec<Reply>,
@@ -402,13 +404,19 @@ impl ServiceThread {
         }
     }
 
-    /// Sends the descriptor of a completion queue's channel, once.
+    /// Names the descriptor of a completion queue's channel, once.
     fn send_channel(&self, peer: &mut AttachedPeer, cq: u32) {
         let Some(handler) = self.state.handler() else { return };
         handler.channel_of(cq, &mut |channel, file| {
+            if peer.given_channels.contains(&channel) {
+                return;
+            }
+            let Some(id) = event_counter::id(file) else { return };
             // If the socket has no room, the next doorbell finds some.
-            if !peer.given_channels.contains(&channel)
-                && peer.socket.send_with(&Reply::Channel { channel }.encode(), &[file]).is_ok()
+            if peer
+                .socket
+                .send(&Reply::Channel { channel, descriptor: file.as_raw_fd(), id }.encode())
+                .is_ok()
             {
                 peer.given_channels.insert(channel);
             }

@@ -256,8 +256,8 @@ impl ServiceThread {
                             self.retired.extend(mappings.replace(export, None));
                         }
                     }
-                    (Some(Reply::Channel { channel }), Some(file)) => {
-                        process.channels()?.insert(channel, file);
+                    (Some(Reply::Channel { channel, descriptor, id }), None) => {
+                        process.take_channel(channel, descriptor, id);
                     }
                     (Some(Reply::ChannelGone { channel }), None) => process.channels()?.remove(channel),
                     _ => log::debug!("process {:?} sent an invalid packet", process.pid()),

@@ -109,8 +109,9 @@ pub(crate) enum Reply {
     NoExport { export: ExportId },
     /// The memory was removed: unmap it.
     ExportGone { export: ExportId },
-    /// A completion channel, sent with its descriptor after a doorbell for one of its queues.
-    Channel { channel: NonZero<u64> },
+    /// A completion channel, after a doorbell for one of its queues: its descriptor in the owner, and
+    /// the id of that event counter.
+    Channel { channel: NonZero<u64>, descriptor: i32, id: u64 },
     /// The channel was destroyed: close the descriptor.
     ChannelGone { channel: NonZero<u64> },
     /// Answers a request for the statistics.
@@ -294,7 +295,9 @@ impl Reply {
                 6,
                 &[&MAGIC.to_le_bytes(), &STATUS_VERSION.to_le_bytes(), process, &status::encode(statistics)],
             ),
-            Self::Channel { channel } => words(8, &[&channel.get().to_le_bytes()]),
+            Self::Channel { channel, descriptor, id } => {
+                words(8, &[&channel.get().to_le_bytes(), &descriptor.to_le_bytes(), &id.to_le_bytes()])
+            }
             Self::ChannelGone { channel } => words(9, &[&channel.get().to_le_bytes()]),
             Self::Block { block } => {
                 words(7, &[&MAGIC.to_le_bytes(), &LAYOUT_VERSION.to_le_bytes(), &block.to_le_bytes()])
@@ -326,7 +329,11 @@ impl Reply {
                 (packet.u64()? == MAGIC && packet.u64()? == LAYOUT_VERSION).then_some(())?;
                 Self::Block { block: packet.block()? }
             }
-            8 => Self::Channel { channel: packet.channel()? },
+            8 => Self::Channel {
+                channel: packet.channel()?,
+                descriptor: packet.bytes().map(i32::from_le_bytes)?,
+                id: packet.u64()?,
+            },
             9 => Self::ChannelGone { channel: packet.channel()? },
             _ => return None,
         };
@@ -401,7 +408,7 @@ mod tests {
             Reply::ExportGone { export },
             Reply::Status { process: [4; 16], statistics: Box::default() },
             Reply::Block { block: LAST_BLOCK },
-            Reply::Channel { channel: NonZero::<u64>::MAX },
+            Reply::Channel { channel: NonZero::<u64>::MAX, descriptor: -7, id: 1 << 40 },
             Reply::ChannelGone { channel: NonZero::<u64>::MIN },
         ]
     }

@@ -1,14 +1,17 @@
 //! Descriptors of a peer's completion channels. A thread that completes a receive of a sleeping
 //! program writes to the descriptor, which wakes the program without the peer's service thread.
 //!
-//! The peer sends the descriptor of a channel when a doorbell has rung for one of its completion
-//! queues, and a notice when the channel is destroyed.
+//! The peer names the descriptor of a channel when a doorbell has rung for one of its completion
+//! queues. This process takes it by [`event_counter`](crate::platform::event_counter), or goes on
+//! ringing. When the channel is destroyed, the peer sends a notice.
 
 use core::num::NonZero;
 use std::collections::HashMap;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::platform::fork::ForkSafeFd;
 use crate::platform::limits;
@@ -26,14 +29,13 @@ static KEPT: AtomicUsize = AtomicUsize::new(0);
 pub(crate) struct PeerChannels(RwLock<HashMap<NonZero<u64>, Arc<ForkSafeFd>>>);
 
 impl PeerChannels {
-    /// Keeps a descriptor, unless this process keeps many already or the file is none that can be
-    /// written to without a signal.
-    pub(crate) fn insert(&self, channel: NonZero<u64>, file: OwnedFd) {
+    /// Keeps the descriptor that `take` returns, unless this process keeps many already.
+    pub(crate) fn insert(&self, channel: NonZero<u64>, take: impl FnOnce() -> Option<OwnedFd>) {
         let most = limits::descriptors().map_or(MOST, |limit| MOST.min(limit / PART_OF_DESCRIPTORS));
-        if !is_eventfd(&file) || KEPT.load(Relaxed) >= most {
+        if KEPT.load(Relaxed) >= most {
             return;
         }
-        if let Ok(file) = ForkSafeFd::open(|| Ok(file)) {
+        if let Ok(file) = ForkSafeFd::open(|| take().ok_or(rustix::io::Errno::PERM)) {
             let mut files = self.0.write().unwrap_or_else(PoisonError::into_inner);
             if files.insert(channel, Arc::new(file)).is_none() {
                 KEPT.fetch_add(1, Relaxed);
@@ -51,9 +53,7 @@ impl PeerChannels {
     /// Makes the descriptor of this channel readable. False if that is the service thread's to do.
     pub(crate) fn wake(&self, channel: NonZero<u64>) -> bool {
         let file = self.0.read().unwrap_or_else(PoisonError::into_inner).get(&channel).cloned();
-        file.is_some_and(|file| {
-            file.get().and_then(|file| rustix::io::write(file, &1_u64.to_ne_bytes())).is_ok()
-        })
+        file.is_some_and(|file| file.get().and_then(add_token).is_ok())
     }
 }
 
@@ -64,10 +64,14 @@ impl Drop for PeerChannels {
     }
 }
 
-/// Whether the file is an event counter. A write to a pipe may raise SIGPIPE.
-fn is_eventfd(file: &OwnedFd) -> bool {
-    std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))
-        .is_ok_and(|target| target.as_os_str() == "anon_inode:[eventfd]")
+/// Adds to a counter, unless it is full. A well-behaved peer's is not, and a write to it would wait.
+fn add_token(file: BorrowedFd<'_>) -> rustix::io::Result<()> {
+    const NO_WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut room = [PollFd::new(&file, PollFlags::OUT)];
+    if poll(&mut room, Some(&NO_WAIT))? == 0 {
+        return Err(rustix::io::Errno::AGAIN);
+    }
+    rustix::io::write(file, &1_u64.to_ne_bytes()).map(drop)
 }
 
 #[cfg(all(test, not(any(miri, loom))))]
@@ -84,7 +88,7 @@ mod tests {
     fn a_kept_channel_is_written_to() {
         let channels = PeerChannels::default();
         let file = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::SEMAPHORE).expect("a descriptor");
-        channels.insert(number(3), file.try_clone().expect("a descriptor"));
+        channels.insert(number(3), || file.try_clone().ok());
         assert!(channels.wake(number(3)) && channels.wake(number(3)) && !channels.wake(number(4)));
         let mut count = [0; 8];
         for _ in 0..2 {
@@ -96,10 +100,11 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_no_event_counter_is_not_kept() {
+    fn a_full_counter_is_not_waited_for() {
         let channels = PeerChannels::default();
-        let (_, writes) = rustix::pipe::pipe().expect("two descriptors");
-        channels.insert(number(1), writes);
+        let file = eventfd(0, EventfdFlags::CLOEXEC).expect("a descriptor");
+        rustix::io::write(&file, &(u64::MAX - 1).to_ne_bytes()).expect("the largest count");
+        channels.insert(number(1), || file.try_clone().ok());
         assert!(!channels.wake(number(1)));
     }
 }

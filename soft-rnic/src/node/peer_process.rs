@@ -1,6 +1,8 @@
 //! A peer process, as this process sees it: connection, mapped segment, and paths to its memory.
 
+use core::num::NonZero;
 use std::io;
+use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -13,6 +15,7 @@ use super::peer_channels::PeerChannels;
 use super::probe::{probe, probe_own, warn_vm_unavailable};
 use super::traffic::TrafficCounters;
 use super::transfer_slot::{TransferSlotGuard, TransferSlots};
+use crate::platform::event_counter;
 use crate::platform::process::Process;
 use crate::platform::socket::Socket;
 use crate::platform::vm::Vm;
@@ -273,6 +276,13 @@ impl PeerProcess {
     /// The peer's completion channels.
     pub(crate) fn channels(&self) -> Option<&PeerChannels> {
         self.peer.as_ref().map(|peer| &peer.channels)
+    }
+
+    /// Takes the descriptor of a completion channel, if the settings and the system let this process.
+    pub(crate) fn take_channel(&self, channel: NonZero<u64>, descriptor: RawFd, id: u64) {
+        if let Some(peer) = self.peer.as_ref().filter(|_| self.common.settings.vm) {
+            peer.channels.insert(channel, || event_counter::of_process(peer.pid, descriptor, id));
+        }
     }
 
     /// Rings the owner of the segment to look at an object. Never waits.

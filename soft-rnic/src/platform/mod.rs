@@ -4,6 +4,7 @@ pub(crate) mod clock;
 pub(crate) mod command;
 pub(crate) mod copy;
 pub(crate) mod errno;
+pub(crate) mod event_counter;
 pub(crate) mod exit;
 pub(crate) mod file_table;
 pub(crate) mod fork;
