@@ -39,21 +39,32 @@ impl WorkerCall<'_> {
                 self.woken.swap(false, Ordering::AcqRel);
                 return Ok(());
             }
-            self.work();
-            let before = events.len();
-            self.deliver_events(events);
-            let has_news = events.len() > before;
+            let has_news = self.find_events(events);
             let until = if has_news || !self.dirty.is_empty() { Until::Now } else { self.until(limit) };
             self.sleep(until)?;
             if has_news || (self.dirty.is_empty() && limit.is_over()) {
                 return Ok(());
             }
-            self.work();
-            self.deliver_events(events);
-            if events.len() > before || limit.is_over() || self.woken.swap(false, Ordering::AcqRel) {
+            if self.find_events(events) || limit.is_over() || self.woken.swap(false, Ordering::AcqRel) {
                 return Ok(());
             }
         }
+    }
+
+    /// Delivers what has happened, and returns whether anything has. Completions make events only once
+    /// nothing is found, because otherwise those of the program's answers would. A program that waits
+    /// on the descriptor needs these events always.
+    fn find_events(&mut self, events: &mut Vec<Event>) -> bool {
+        let before = events.len();
+        if !self.exported.get() {
+            self.work_unarmed();
+            self.deliver_events(events);
+        }
+        if events.len() == before {
+            self.work();
+            self.deliver_events(events);
+        }
+        events.len() > before
     }
 
     /// Takes the system's events, and sleeps if it may.
@@ -154,7 +165,15 @@ impl WorkerInner {
     }
 
     /// Takes completions and gives each connection with events a turn, until there are no more.
-    /// Later completions make an event.
+    fn work_unarmed(&mut self) {
+        for _ in 0..MAX_ROUNDS {
+            if !(self.poll_completions() | self.progress_dirty()) {
+                return;
+            }
+        }
+    }
+
+    /// As [`work_unarmed`](Self::work_unarmed). Later completions make an event.
     pub(super) fn work(&mut self) {
         for _ in 0..MAX_ROUNDS {
             let moved = self.poll_completions() | self.progress_dirty();
