@@ -1,6 +1,7 @@
 //! Streams between tasks, and between a task and a blocking program or a worker.
 
 use std::io::{ErrorKind, Read, Write};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -19,7 +20,8 @@ pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
         many_connections_of_one_thread, a_blocking_peer, a_peer_with_a_worker, a_stream_changes_its_kind,
         written_bytes_arrive_while_the_task_does_something_else, corked_bytes_go_when_they_are_uncorked,
         a_task_that_always_reads_lets_others_run, a_call_of_another_task_wakes_the_reader,
-        no_interest_is_met_at_once);
+        no_interest_is_met_at_once, a_read_waits_again_after_a_buffer_was_received,
+        two_readers_of_one_stream_both_get_a_message);
 }
 
 async fn echo(mut stream: Stream) -> std::io::Result<()> {
@@ -383,6 +385,74 @@ fn no_interest_is_met_at_once(fixture: &Fixture) -> Outcome {
     fixture.run(async {
         let (client, _server) = fixture.streams().await;
         assert_eq!(client.ready(Readiness::NONE).await.unwrap(), Readiness::NONE);
+    });
+    Ok(())
+}
+
+/// The call that receives the buffer takes the event that tokio would have seen.
+fn a_read_waits_again_after_a_buffer_was_received(fixture: &Fixture) -> Outcome {
+    fixture.run(async {
+        let (mut client, server) = fixture.streams_with(fixture.builder().keepalive(None)).await;
+        let mut server = server.into_blocking().unwrap();
+        for round in 0..10 {
+            let refused = tokio::time::timeout(Duration::from_millis(5), client.read_u8()).await;
+            assert!(refused.is_err(), "nothing has come");
+            server.write_all(&[round]).unwrap();
+            // The runtime does not see the event before the call.
+            thread::sleep(Duration::from_millis(5));
+            let received = client.recv_buf().await.unwrap();
+            assert!(received.chunks().eq([&[round][..]]));
+            let mut writer = server;
+            let sending = thread::spawn(move || {
+                thread::sleep(Duration::from_millis(20));
+                writer.write_all(b"x").unwrap();
+                writer
+            });
+            let byte = tokio::time::timeout(LONG / 4, client.read_u8()).await;
+            assert_eq!(byte.expect("the read is woken").unwrap(), b'x', "round {round}");
+            server = tokio::task::spawn_blocking(|| sending.join().unwrap()).await.unwrap();
+        }
+    });
+    Ok(())
+}
+
+/// Each takes one message, and makes no call after that.
+fn two_readers_of_one_stream_both_get_a_message(fixture: &Fixture) -> Outcome {
+    fixture.run(async {
+        let (client, server) = fixture.streams_with(fixture.builder().keepalive(None)).await;
+        let mut server = server.into_blocking().unwrap();
+        let client = Arc::new(client);
+        for round in 0..20 {
+            let read = |client: Arc<Stream>| async move {
+                let mut byte = [0];
+                loop {
+                    client.readable().await.unwrap();
+                    match client.try_read(&mut byte) {
+                        Ok(count) => return (count, byte[0]),
+                        Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+                    }
+                }
+            };
+            let reading = [tokio::spawn(read(client.clone())), tokio::spawn(read(client.clone()))];
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            server.write_all(&[round]).unwrap();
+            thread::sleep(Duration::from_millis(2));
+            // It may find what the others wait for.
+            let taken = client.try_read(&mut [0]).is_ok();
+            let mut writer = server;
+            let sending = thread::spawn(move || {
+                for _ in 0..1 + u8::from(taken) {
+                    thread::sleep(Duration::from_millis(5));
+                    writer.write_all(&[round]).unwrap();
+                }
+                writer
+            });
+            for task in reading {
+                let read = tokio::time::timeout(LONG / 4, task).await.expect("the reader is woken");
+                assert_eq!(read.unwrap(), (1, round));
+            }
+            server = tokio::task::spawn_blocking(|| sending.join().unwrap()).await.unwrap();
+        }
     });
     Ok(())
 }

@@ -241,7 +241,11 @@ impl<T: Descriptor> Connected<T> {
             coop::consume_budget().await;
             match call(self.get_mut()) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => (),
-                done => return done,
+                done => {
+                    // The call may have taken the event that a poll of the stream waits for.
+                    tasks.of(direction).may_try.store(true, Ordering::Release);
+                    return done;
+                }
             }
             self.told_or_event(told).await?;
         }
