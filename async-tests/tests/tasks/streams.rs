@@ -3,7 +3,7 @@
 use std::io::{ErrorKind, Read, Write};
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use test_harness::{Outcome, bytes, cases, skip};
@@ -20,7 +20,7 @@ pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
         many_connections_of_one_thread, a_blocking_peer, a_peer_with_a_worker, a_stream_changes_its_kind,
         written_bytes_arrive_while_the_task_does_something_else, corked_bytes_go_when_they_are_uncorked,
         a_task_that_always_reads_lets_others_run, a_call_of_another_task_wakes_the_reader,
-        no_interest_is_met_at_once, a_read_waits_again_after_a_buffer_was_received,
+        no_interest_is_met_at_once, a_read_waits_again_after_a_buffer_was_received, corked_bytes_go_while_reads_find_data,
         two_readers_of_one_stream_both_get_a_message);
 }
 
@@ -412,6 +412,26 @@ fn a_read_waits_again_after_a_buffer_was_received(fixture: &Fixture) -> Outcome 
             assert_eq!(byte.expect("the read is woken").unwrap(), b'x', "round {round}");
             server = tokio::task::spawn_blocking(|| sending.join().unwrap()).await.unwrap();
         }
+    });
+    Ok(())
+}
+
+/// Each read finds what has arrived before it, and none waits.
+fn corked_bytes_go_while_reads_find_data(fixture: &Fixture) -> Outcome {
+    fixture.run(async {
+        let (mut client, server) = fixture.streams_with(fixture.builder().keepalive(None)).await;
+        let mut server = server.into_blocking().unwrap();
+        server.set_nonblocking(true).unwrap();
+        client.set_cork(true).unwrap();
+        client.write_all(b"corked").await.unwrap();
+        let begin = Instant::now();
+        let mut buffer = [0; 6];
+        while server.read(&mut buffer).is_err() {
+            assert!(begin.elapsed() < LONG / 4, "the corked bytes are not sent");
+            assert_eq!(server.write(b"x").unwrap(), 1);
+            assert_eq!(client.read_u8().await.unwrap(), b'x');
+        }
+        assert_eq!(&buffer, b"corked");
     });
     Ok(())
 }

@@ -324,7 +324,7 @@ impl Caller<'_> {
             let now = if slept { Instant::now() } else { since };
             // An event that brings no completion is not worth polling for more.
             let found = if slept { None } else { self.spin(now, self.connection.spin.time(), until, call) };
-            if let Some(outcome) = found.or_else(|| self.take_arrived(direction, call)) {
+            if let Some(outcome) = found.or_else(|| self.take_arrived(now, direction, call)) {
                 break outcome;
             }
             let is_only_looking = matches!(until, Until::Now) && !self.another_sleeps();
@@ -366,12 +366,17 @@ impl Caller<'_> {
 
     /// Takes what has arrived, before the next event is requested. If nobody else waits for an event,
     /// none comes until a call waits again: otherwise the completions of what the program sends in
-    /// answer would make one.
+    /// answer would make one. Work that is due goes first, because a program whose calls always find
+    /// something would not take a turn otherwise.
     fn take_arrived<T>(
         &mut self,
+        now: Instant,
         direction: Direction,
         call: &mut dyn CallAttempt<T>,
     ) -> Option<io::Result<T>> {
+        if self.connection.has_work_due(now) {
+            return None;
+        }
         loop {
             let outcome = match call.poll_once(&mut self.connection, PollScope::All) {
                 PollOutcome::Nothing => return None,
