@@ -1,6 +1,8 @@
 //! Streams between tasks, and between a task and a blocking program or a worker.
 
+use std::future::{Future, poll_fn};
 use std::io::{ErrorKind, Read, Write};
+use std::pin::pin;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -20,7 +22,8 @@ pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
         many_connections_of_one_thread, a_blocking_peer, a_peer_with_a_worker, a_stream_changes_its_kind,
         written_bytes_arrive_while_the_task_does_something_else, corked_bytes_go_when_they_are_uncorked,
         a_task_that_always_reads_lets_others_run, a_call_of_another_task_wakes_the_reader,
-        no_interest_is_met_at_once, a_read_waits_again_after_a_buffer_was_received, corked_bytes_go_while_reads_find_data,
+        no_interest_is_met_at_once, a_read_waits_again_after_a_buffer_was_received,
+        an_answered_message_wakes_the_task_once, corked_bytes_go_while_reads_find_data,
         two_readers_of_one_stream_both_get_a_message);
 }
 
@@ -412,6 +415,48 @@ fn a_read_waits_again_after_a_buffer_was_received(fixture: &Fixture) -> Outcome 
             assert_eq!(byte.expect("the read is woken").unwrap(), b'x', "round {round}");
             server = tokio::task::spawn_blocking(|| sending.join().unwrap()).await.unwrap();
         }
+    });
+    Ok(())
+}
+
+/// The task waits before each message. Its last look, and the completions of its answers, make no
+/// second wait of one.
+fn an_answered_message_wakes_the_task_once(fixture: &Fixture) -> Outcome {
+    const ROUNDS: u32 = 200;
+    fixture.run(async {
+        let (client, mut server) = fixture.streams_with(fixture.builder().keepalive(None)).await;
+        let client = client.into_blocking().unwrap();
+        client.set_read_timeout(Some(LONG)).unwrap();
+        let peer = thread::spawn(move || {
+            for round in 0..ROUNDS {
+                thread::sleep(Duration::from_millis(1));
+                (&client).write_all(&round.to_le_bytes()).unwrap();
+                let mut answer = [0; 4];
+                (&client).read_exact(&mut answer).unwrap();
+                assert_eq!(u32::from_le_bytes(answer), round);
+            }
+            client
+        });
+        let before = server.stats().sleeps;
+        let mut polls = 0;
+        let mut serving = pin!(async {
+            for round in 0..ROUNDS {
+                assert_eq!(server.read_u32_le().await.unwrap(), round);
+                server.write_u32_le(round).await.unwrap();
+            }
+        });
+        poll_fn(|context| {
+            polls += 1;
+            serving.as_mut().poll(context)
+        })
+        .await;
+        let sleeps = server.stats().sleeps - before;
+        let _client = tokio::task::spawn_blocking(|| peer.join().unwrap()).await.unwrap();
+        let most = ROUNDS + ROUNDS / 4;
+        assert!(
+            polls <= most && sleeps <= most.into(),
+            "{polls} polls, {sleeps} waits for {ROUNDS} messages"
+        );
     });
     Ok(())
 }
