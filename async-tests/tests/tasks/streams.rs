@@ -24,7 +24,8 @@ pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
         a_task_that_always_reads_lets_others_run, a_call_of_another_task_wakes_the_reader,
         no_interest_is_met_at_once, a_read_waits_again_after_a_buffer_was_received,
         an_answered_message_wakes_the_task_once, corked_bytes_go_while_reads_find_data,
-        two_readers_of_one_stream_both_get_a_message);
+        two_readers_of_one_stream_both_get_a_message,
+        a_read_leaves_the_wake_up_by_memory_to_the_writer);
 }
 
 async fn echo(mut stream: Stream) -> std::io::Result<()> {
@@ -518,6 +519,45 @@ fn two_readers_of_one_stream_both_get_a_message(fixture: &Fixture) -> Outcome {
             }
             server = tokio::task::spawn_blocking(|| sending.join().unwrap()).await.unwrap();
         }
+    });
+    Ok(())
+}
+
+/// The read takes the wake-up that the freed block has caused. A turn is due, so that the read looks
+/// for events before it finds the message.
+fn a_read_leaves_the_wake_up_by_memory_to_the_writer(fixture: &Fixture) -> Outcome {
+    const LEN: usize = 32 << 10;
+    const DUE: Duration = Duration::from_secs(1);
+    if !fixture.is_one_thread() {
+        skip!("another thread of the runtime may see the wake-up before the read");
+    }
+    fixture.run(async {
+        let small = |mib: usize| fixture.builder().pool_max(mib << 20).pool_initial(0).pool_prewarm(0);
+        let least = (8..100).step_by(2).find(|mib| small(*mib).build().is_ok()).unwrap();
+        let builder = small(least).keepalive(None).trace_interval(Some(DUE));
+        let (listener, addr) = fixture.listener().await;
+        let config = builder.build().unwrap();
+        let (client, server) = tokio::join!(Stream::connect_with(&config, addr), listener.accept());
+        let (client, server) = (client.unwrap(), server.unwrap().0.into_blocking().unwrap());
+        let (reads, mut writes) = client.into_split();
+        let mut held = Vec::new();
+        for shift in 0..12 {
+            held.extend(std::iter::from_fn(|| reads.as_ref().buffer(LEN >> shift).ok()));
+        }
+        let writing = tokio::spawn(async move { writes.write_all(&[7; LEN]).await.map(|()| writes) });
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert!(!writing.is_finished(), "it needs no memory");
+        thread::sleep(DUE + DUE / 4);
+        (&server).write_all(b"x").unwrap();
+        drop(held);
+        // Until the byte is there.
+        let begin = Instant::now();
+        while let Err(error) = reads.as_ref().try_read(&mut [0]) {
+            assert_eq!(error.kind(), ErrorKind::WouldBlock);
+            assert!(begin.elapsed() < LONG / 4, "the byte does not come");
+        }
+        let written = tokio::time::timeout(LONG / 4, writing).await.expect("the writer is woken");
+        let _writes = written.unwrap().unwrap();
     });
     Ok(())
 }

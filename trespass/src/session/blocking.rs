@@ -340,6 +340,9 @@ impl Caller<'_> {
                 Err(Refused::Failed(error)) => break Err(error),
                 Ok(value) => {
                     self.connection.post();
+                    if is_only_looking {
+                        self.renew_memory_wake_up();
+                    }
                     break Ok(value);
                 }
             }
@@ -403,6 +406,15 @@ impl Caller<'_> {
         match &self.tasks {
             Some(tasks) => direction == Direction::Read && !tasks.has_writers(),
             None => !self.is_exported() && !self.is_shared(),
+        }
+    }
+
+    /// Asks again for the wake-up by memory. This call may have taken that of another task, and does not
+    /// wait.
+    fn renew_memory_wake_up(&mut self) {
+        if self.is_exported() && self.connection.awaits_memory() && !self.is_armed() {
+            // Memory is free already.
+            self.ring();
         }
     }
 
