@@ -265,7 +265,8 @@ macro_rules! common {
         }
 
         impl AsFd for $type {
-            /// The descriptor that the runtime waits for. Use it for nothing but looking.
+            /// The descriptor that the runtime waits for. Use it for nothing but looking. After a read
+            /// that found data it shows later arrivals only once a read has found none.
             fn as_fd(&self) -> BorrowedFd<'_> {
                 self.io.get().0.as_fd()
             }
