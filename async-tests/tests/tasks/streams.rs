@@ -424,12 +424,27 @@ fn a_read_waits_again_after_a_buffer_was_received(fixture: &Fixture) -> Outcome 
 /// second wait of one.
 fn an_answered_message_wakes_the_task_once(fixture: &Fixture) -> Outcome {
     const ROUNDS: u32 = 200;
+    const MOST: u32 = ROUNDS + ROUNDS / 4;
+    // A busy machine may delay the completions of the answers until the task waits again.
+    let mut tries = Vec::new();
+    while tries.len() < 5 {
+        let (polls, waits) = waits_of_an_echo(fixture, ROUNDS);
+        if polls <= MOST && waits <= MOST.into() {
+            return Ok(());
+        }
+        tries.push((polls, waits));
+    }
+    panic!("polls and waits for {ROUNDS} messages: {tries:?}");
+}
+
+/// How often a task that answers this number of messages is polled, and how often it waits.
+fn waits_of_an_echo(fixture: &Fixture, rounds: u32) -> (u32, u64) {
     fixture.run(async {
         let (client, mut server) = fixture.streams_with(fixture.builder().keepalive(None)).await;
         let client = client.into_blocking().unwrap();
         client.set_read_timeout(Some(LONG)).unwrap();
         let peer = thread::spawn(move || {
-            for round in 0..ROUNDS {
+            for round in 0..rounds {
                 thread::sleep(Duration::from_millis(1));
                 (&client).write_all(&round.to_le_bytes()).unwrap();
                 let mut answer = [0; 4];
@@ -441,7 +456,7 @@ fn an_answered_message_wakes_the_task_once(fixture: &Fixture) -> Outcome {
         let before = server.stats().sleeps;
         let mut polls = 0;
         let mut serving = pin!(async {
-            for round in 0..ROUNDS {
+            for round in 0..rounds {
                 assert_eq!(server.read_u32_le().await.unwrap(), round);
                 server.write_u32_le(round).await.unwrap();
             }
@@ -451,15 +466,10 @@ fn an_answered_message_wakes_the_task_once(fixture: &Fixture) -> Outcome {
             serving.as_mut().poll(context)
         })
         .await;
-        let sleeps = server.stats().sleeps - before;
+        let waits = server.stats().sleeps - before;
         let _client = tokio::task::spawn_blocking(|| peer.join().unwrap()).await.unwrap();
-        let most = ROUNDS + ROUNDS / 4;
-        assert!(
-            polls <= most && sleeps <= most.into(),
-            "{polls} polls, {sleeps} waits for {ROUNDS} messages"
-        );
-    });
-    Ok(())
+        (polls, waits)
+    })
 }
 
 /// Each read finds what has arrived before it, and none waits.
