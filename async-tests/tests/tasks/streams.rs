@@ -425,6 +425,9 @@ fn a_read_waits_again_after_a_buffer_was_received(fixture: &Fixture) -> Outcome 
 fn an_answered_message_wakes_the_task_once(fixture: &Fixture) -> Outcome {
     const ROUNDS: u32 = 200;
     const MOST: u32 = ROUNDS + ROUNDS / 4;
+    if fixture.is_tcp() {
+        skip!("over TCP a call looks again after the system's last event");
+    }
     // A busy machine may delay the completions of the answers until the task waits again.
     let mut tries = Vec::new();
     while tries.len() < 5 {

@@ -327,7 +327,9 @@ impl Caller<'_> {
             if let Some(outcome) = found.or_else(|| self.take_arrived(now, direction, call)) {
                 break outcome;
             }
-            let is_only_looking = matches!(until, Until::Now) && !self.another_sleeps();
+            // Over TCP a read makes room in the kernel, so that more may come at once.
+            let is_only_looking =
+                matches!(until, Until::Now) && !self.another_sleeps() && !self.connection.is_tcp();
             if is_only_looking {
                 // Before the next event is requested, so that nothing is left to look for after that.
                 if let Err(error) = self.take_events() {
