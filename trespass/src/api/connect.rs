@@ -10,7 +10,7 @@ use super::stream::Stream;
 use crate::config::{Builder, Config};
 #[expect(unused_imports, reason = "the documentation names it")]
 use crate::error::ConnectError;
-use crate::session::blocking::checked_timeout;
+use crate::session::timeouts::checked_timeout;
 use crate::wire::Kind;
 
 /// A builder whose connects take no longer than the timeout.

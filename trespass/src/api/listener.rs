@@ -14,11 +14,11 @@ use crate::config::{Builder, Config};
 use crate::process::Process;
 use crate::session::acceptor::Acceptor;
 use crate::session::backlog::{AcceptedClient, Backlog, ClientKind};
-use crate::session::blocking::checked_timeout;
 use crate::session::connection::Connection;
 use crate::session::listening::Listening;
 use crate::session::readiness::Until;
 use crate::session::service::ServiceTask;
+use crate::session::timeouts::checked_timeout;
 use crate::transport::pools::pool_of;
 use crate::wire::Kind;
 

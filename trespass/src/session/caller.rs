@@ -25,7 +25,6 @@ use mio::Token;
 
 use crate::pool::Pool;
 use crate::process::{self, CallGate, Process};
-use crate::session::blocking::Timeouts;
 use crate::session::closing;
 use crate::session::connection::{Connection, Direction};
 use crate::session::connection_info::ConnectionInfo;
@@ -35,6 +34,7 @@ use crate::session::readiness::{Poller, ReadinessState, Until};
 use crate::session::room::RoomDescriptor;
 use crate::session::sleep::EventWait;
 use crate::session::tasks::{DueTasks, WaitingTasks};
+use crate::session::timeouts::Timeouts;
 use crate::session::turns::{Turn, TurnGuard, Turns};
 use crate::session::visits::{self, VisitEnd, Visited, Visits};
 use crate::session::wake::WakeHandle;

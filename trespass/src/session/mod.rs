@@ -41,6 +41,7 @@ mod sleep;
 mod spin;
 pub(crate) mod stats;
 pub(crate) mod tasks;
+pub(crate) mod timeouts;
 mod timers;
 mod turns;
 pub(crate) mod visits;
