@@ -563,7 +563,7 @@ fn a_read_leaves_the_wake_up_by_memory_to_the_writer(fixture: &Fixture) -> Outco
         thread::sleep(DUE + DUE / 4);
         (&server).write_all(b"x").unwrap();
         drop(held);
-        // Until the byte is there.
+        // Until the byte has come.
         let begin = Instant::now();
         while let Err(error) = reads.as_ref().try_read(&mut [0]) {
             assert_eq!(error.kind(), ErrorKind::WouldBlock);

@@ -24,7 +24,7 @@ const PART_OF_DESCRIPTORS: usize = 8;
 /// How many this process keeps.
 static KEPT: AtomicUsize = AtomicUsize::new(0);
 
-/// The descriptors that a peer has sent, by the channel's number there.
+/// The descriptors of a peer's channels, by the channel's number there.
 #[derive(Debug, Default)]
 pub(crate) struct PeerChannels(RwLock<HashMap<NonZero<u64>, Arc<ForkSafeFd>>>);
 
@@ -35,7 +35,8 @@ impl PeerChannels {
         if KEPT.load(Relaxed) >= most {
             return;
         }
-        if let Ok(file) = ForkSafeFd::open(|| take().ok_or(rustix::io::Errno::PERM)) {
+        let Some(file) = take() else { return };
+        if let Ok(file) = ForkSafeFd::open(|| Ok(file)) {
             let mut files = self.0.write().unwrap_or_else(PoisonError::into_inner);
             if files.insert(channel, Arc::new(file)).is_none() {
                 KEPT.fetch_add(1, Relaxed);

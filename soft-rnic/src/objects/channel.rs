@@ -5,10 +5,10 @@
 //! note when it takes its event. So each event in the list and each note has a token in the
 //! descriptor.
 //!
-//! A peer that is stopped between the note and the write may leave a token too many, because the
-//! service thread delivers the event meanwhile. Who reads such a token gets an event of a queue that
-//! may be empty. A peer that writes nonsense may leave a note without a token. Then the channel
-//! makes the descriptor readable for the events in its list.
+//! A peer may be stopped between the note and the write. If the service thread delivers the event
+//! then, the peer leaves a token too many later. A call that reads such a token gets an event of a
+//! queue that may be empty. A peer that writes nonsense may leave a note without a token. Then the
+//! channel makes the descriptor readable for the events in its list.
 //!
 //! [`peer_channels`]: crate::node::peer_channels
 

@@ -1,5 +1,6 @@
 //! What a test lacks the right to do, and users without rights.
 
+use std::os::fd::AsRawFd;
 use std::process::Command;
 
 use libtest_mimic::{Completion, Failed, Trial};
@@ -30,6 +31,18 @@ pub(crate) fn not_root() -> Option<&'static str> {
 pub(crate) fn no_user_namespaces() -> Option<&'static str> {
     let usable = Command::new("unshare").args(["-U", "-r", "true"]).status();
     (!usable.is_ok_and(|status| status.success())).then_some("unshare makes no user namespace here")
+}
+
+/// Senders take the descriptor of a receiver's channel by `pidfd_getfd`.
+pub(crate) fn no_descriptors_of_others() -> Option<&'static str> {
+    use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
+    let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+    if matches!(scope.trim(), "2" | "3") {
+        return Some("Yama's ptrace_scope forbids the descriptors of other processes");
+    }
+    let taken = pidfd_open(getpid(), PidfdFlags::empty())
+        .and_then(|own| pidfd_getfd(&own, own.as_raw_fd(), PidfdGetfdFlags::empty()));
+    taken.is_err().then_some("the kernel (before 5.6) or a seccomp profile forbids pidfd_getfd")
 }
 
 pub(crate) fn become_nobody() {

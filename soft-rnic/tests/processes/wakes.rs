@@ -1,5 +1,5 @@
 //! A receiver sleeps on its completion channel, and senders wake it: the first time through its
-//! service thread, and then through the channel's descriptor, which it has given them.
+//! service thread, and then through the channel's descriptor, which they have taken.
 
 use std::ffi::c_int;
 use std::os::fd::BorrowedFd;
@@ -12,6 +12,7 @@ use rustix::event::{Timespec, epoll};
 use rustix::process::Signal;
 
 use crate::kit::{QpAddress, TestCq, TestDevice, TestMemory, TestQp, Timing, dereg, lib, rkey, until};
+use crate::rights::{no_descriptors_of_others, trial_unless};
 use crate::role::{self, ChildRole, say, told};
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -33,7 +34,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         ("a_channel_is_given_and_given_back", "generations"),
     ];
     let trial = |(name, case): (&str, &'static str)| {
-        Trial::test(format!("wakes::{name}"), move || role::run(&format!("wakes {case}"), &[]))
+        let run = move || role::run(&format!("wakes {case}"), &[]);
+        trial_unless(format!("wakes::{name}"), no_descriptors_of_others, run)
     };
     cases.map(trial).into()
 }

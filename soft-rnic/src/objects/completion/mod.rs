@@ -437,7 +437,7 @@ impl Cq {
     /// request.
     #[cold]
     fn end_former_wait(&self) {
-        // In this order, because a peer may mark its note meanwhile.
+        // In this order, because a peer may mark its note between the two looks.
         if self.entry().take_noted() {
             self.notify();
         } else if let (Some(channel), Some(this)) = (&self.channel, self.this.upgrade()) {

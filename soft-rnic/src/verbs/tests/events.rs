@@ -161,11 +161,14 @@ fn solicited_arming_fires_for_solicited_and_errors_only() {
 fn a_note_without_a_token_takes_no_event_away() {
     let bench = EventsFixture::new();
     let noted = bench.second();
+    let complete_beside_a_note = || {
+        noted.note(true);
+        bench.arm(0);
+        bench.push(success(1), false);
+    };
     // Another queue's token serves for the note.
     noted.arm(0);
-    noted.note(true);
-    bench.arm(0);
-    bench.push(success(1), false);
+    complete_beside_a_note();
     let mut events = [bench.event(), noted.event()];
     events.sort();
     let mut expected = [Ok(bench.cq), Ok(noted.cq)];
@@ -175,23 +178,17 @@ fn a_note_without_a_token_takes_no_event_away() {
     // The program waits for no event of the noted queue: when it takes an event, when it asks for
     // one of the noted queue, and when it destroys that.
     for _ in 0..2 {
-        noted.note(true);
-        bench.arm(0);
-        bench.push(success(1), false);
+        complete_beside_a_note();
         assert_eq!(bench.event(), Ok(bench.cq));
         assert_eq!(bench.event(), Err(libc::EAGAIN));
     }
-    noted.note(true);
-    bench.arm(0);
-    bench.push(success(1), false);
+    complete_beside_a_note();
     noted.arm(0);
     assert_eq!(bench.event(), Ok(bench.cq));
     noted.ack(1);
     noted.push(success(1), false);
     assert_eq!(noted.event(), Ok(noted.cq));
-    noted.note(true);
-    bench.arm(0);
-    bench.push(success(1), false);
+    complete_beside_a_note();
     noted.ack(1);
     noted.destroy_cq();
     assert_eq!(bench.event(), Ok(bench.cq));
