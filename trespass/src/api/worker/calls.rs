@@ -3,9 +3,7 @@
 use std::io::{self, ErrorKind, IoSlice};
 use std::net::Shutdown;
 
-#[cfg(feature = "local")]
-use super::slots::SlotState;
-use super::slots::WorkerInner;
+use super::slots::{OpenSlot, WorkerInner};
 use super::{Key, Worker};
 use crate::pool::Block;
 use crate::protocol::CallError;
@@ -158,15 +156,11 @@ impl Worker {
     #[cfg(feature = "local")]
     pub(crate) fn try_drain(&mut self, key: Key) -> io::Result<()> {
         let mut call = self.0.call()?;
-        let (connection, _) = call.open_connection(key)?;
+        let OpenSlot { connection, awaits_drain, .. } = call.open_slot(key)?;
         connection.protocol.flush();
         connection.post();
         let drained = connection.is_drained();
-        if let (Err(Refused::Blocked), SlotState::Open { awaits_drain, .. }) =
-            (&drained, &mut call.slot(key.index).state)
-        {
-            *awaits_drain = true;
-        }
+        *awaits_drain |= matches!(drained, Err(Refused::Blocked));
         call.mark_dirty(key.index);
         drained.map_err(into_io_error)
     }
@@ -180,7 +174,7 @@ impl Worker {
     /// No connection has this key.
     pub fn set_cork(&mut self, key: Key, corked: bool) -> io::Result<()> {
         let mut call = self.0.call()?;
-        call.open_connection(key)?.0.protocol.cork(corked);
+        call.open_slot(key)?.connection.protocol.cork(corked);
         call.mark_dirty(key.index);
         Ok(())
     }
@@ -192,7 +186,7 @@ impl Worker {
     /// No connection has this key.
     pub fn shutdown(&mut self, key: Key, how: Shutdown) -> io::Result<()> {
         let mut call = self.0.call()?;
-        let (connection, _) = call.open_connection(key)?;
+        let connection = &mut call.open_slot(key)?.connection;
         if matches!(how, Shutdown::Write | Shutdown::Both) {
             connection.protocol.shutdown_write();
         }
@@ -212,7 +206,7 @@ impl Worker {
     /// No connection has this key.
     pub fn set_interest(&mut self, key: Key, interest: Readiness) -> io::Result<()> {
         let mut call = self.0.call()?;
-        call.open_connection(key)?.1.set_interest(interest);
+        call.open_slot(key)?.readiness_state.set_interest(interest);
         call.mark_ready(key.index);
         Ok(())
     }
@@ -225,8 +219,7 @@ impl WorkerInner {
         key: Key,
         call: impl FnOnce(&mut Connection) -> Result<T, Refused>,
     ) -> io::Result<T> {
-        let (connection, _) = self.open_connection(key)?;
-        let taken = call(connection);
+        let taken = call(&mut self.open_slot(key)?.connection);
         self.mark_dirty(key.index);
         taken.map_err(into_io_error)
     }
@@ -237,7 +230,7 @@ impl WorkerInner {
         key: Key,
         mut call: impl FnMut(&mut Connection) -> Result<T, Refused>,
     ) -> io::Result<T> {
-        let (connection, readiness_state) = self.open_connection(key)?;
+        let OpenSlot { connection, readiness_state, .. } = self.open_slot(key)?;
         let given = match call(connection) {
             Err(Refused::Blocked) => {
                 connection.post();

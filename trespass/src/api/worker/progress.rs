@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::Event;
 use super::cell::WorkerCall;
-use super::slots::{SlotState, WORKER_CQ, WorkerInner};
+use super::slots::{OpenSlot, SlotState, WORKER_CQ, WorkerInner};
 use crate::session::lingering::DroppedConnection;
 use crate::session::readiness::{Readiness, Until};
 
@@ -136,7 +136,7 @@ impl WorkerInner {
             let index = event.token().0;
             let Some(slot) = slots.get_mut(index) else { return };
             match &mut slot.state {
-                SlotState::Open { connection, .. } | SlotState::Closing { connection, .. } => {
+                SlotState::Open(OpenSlot { connection, .. }) | SlotState::Closing { connection, .. } => {
                     connection.on_event(event.into())
                 }
                 SlotState::Listening { may_accept, .. } => *may_accept = true,
@@ -191,7 +191,7 @@ impl WorkerInner {
         let reaped = self.worker_cq.poll(|cq_slot, completed| {
             let Some(slot) = slots.get_mut(cq_slot as usize) else { return };
             match &mut slot.state {
-                SlotState::Open { connection, .. } | SlotState::Closing { connection, .. } => {
+                SlotState::Open(OpenSlot { connection, .. }) | SlotState::Closing { connection, .. } => {
                     connection.completed(completed)
                 }
                 SlotState::Arriving { handshake, .. } => handshake.completed(completed),
@@ -222,7 +222,7 @@ impl WorkerInner {
         tracing::error!(%error, "a worker's completion queue has failed");
         for index in 0..self.slots.len() as u32 {
             match &mut self.slot(index).state {
-                SlotState::Open { connection, .. } | SlotState::Closing { connection, .. } => {
+                SlotState::Open(OpenSlot { connection, .. }) | SlotState::Closing { connection, .. } => {
                     connection.completion_queue_failed(error)
                 }
                 SlotState::Arriving { handshake, .. } => handshake.completion_queue_failed(error),
@@ -244,7 +244,7 @@ impl WorkerInner {
                 SlotState::Nothing => (),
                 SlotState::Listening { .. } => self.accept_pending(index),
                 SlotState::Arriving { .. } => self.progress_handshake(index),
-                SlotState::Open { .. } => self.progress(index),
+                SlotState::Open(_) => self.progress(index),
                 SlotState::Closing { .. } => {
                     self.progress_closing(index);
                 }
@@ -259,7 +259,7 @@ impl WorkerInner {
     fn progress(&mut self, index: u32) {
         let key = self.key(index);
         let slot = &mut self.slots[index as usize];
-        let SlotState::Open { connection, awaits_drain, .. } = &mut slot.state else { return };
+        let SlotState::Open(OpenSlot { connection, awaits_drain, .. }) = &mut slot.state else { return };
         connection.progress();
         if *awaits_drain && connection.is_drained_or_failed() {
             *awaits_drain = false;
@@ -355,7 +355,7 @@ impl WorkerInner {
         maybe_ready.retain(|index| {
             let key = self.key(*index);
             let slot = self.slot(*index);
-            if let SlotState::Open { connection, readiness_state, .. } = &slot.state {
+            if let SlotState::Open(OpenSlot { connection, readiness_state, .. }) = &slot.state {
                 let readiness = readiness_state.wanted(connection.readiness());
                 if !readiness.is_none() {
                     events.push(Event::Ready { key, tag: slot.tag, readiness });

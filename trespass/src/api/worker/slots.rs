@@ -94,17 +94,19 @@ pub(super) enum SlotState {
         handshake: Box<PendingHandshake>,
         listener: Option<Key>,
     },
-    Open {
-        connection: Box<Connection>,
-        readiness_state: ReadinessState,
-        /// A call waits until no written byte depends on this process.
-        awaits_drain: bool,
-    },
+    Open(OpenSlot),
     /// The program has closed it, and written bytes are still to be sent.
     Closing {
         connection: Box<Connection>,
         until: Instant,
     },
+}
+
+pub(super) struct OpenSlot {
+    pub(super) connection: Box<Connection>,
+    pub(super) readiness_state: ReadinessState,
+    /// A call waits until no written byte depends on this process.
+    pub(super) awaits_drain: bool,
 }
 
 impl WorkerInner {
@@ -175,7 +177,7 @@ impl WorkerInner {
         // Otherwise calls with the old key would reach the connection.
         slot.generation = slot.generation.wrapping_add(1);
         match std::mem::replace(&mut slot.state, SlotState::Nothing) {
-            SlotState::Open { mut connection, .. } if connection.is_alone() => {
+            SlotState::Open(OpenSlot { mut connection, .. }) if connection.is_alone() => {
                 if let Err(error) = connection.deregister(&self.poller) {
                     tracing::error!(%error, "a socket stays in the set of its worker");
                 }
@@ -187,7 +189,7 @@ impl WorkerInner {
                     closing::finish(*connection, linger);
                 }
             }
-            SlotState::Open { mut connection, .. } => {
+            SlotState::Open(OpenSlot { mut connection, .. }) => {
                 if connection.linger().is_zero() {
                     connection.abort();
                 } else if !lingering::reset_unread(&mut *connection) {
@@ -228,7 +230,7 @@ impl WorkerInner {
 
     pub(super) fn total_stats(&self) -> Stats {
         let open = self.slots.iter().filter_map(|slot| match &slot.state {
-            SlotState::Open { connection, .. } | SlotState::Closing { connection, .. } => {
+            SlotState::Open(OpenSlot { connection, .. }) | SlotState::Closing { connection, .. } => {
                 Some(connection.stats())
             }
             _ => None,
@@ -255,11 +257,11 @@ impl WorkerInner {
     pub(super) fn install(&mut self, index: u32, mut connection: Connection) -> io::Result<()> {
         connection.register(&self.poller, token(index))?;
         self.settle_pool(&connection);
-        self.slot(index).state = SlotState::Open {
+        self.slot(index).state = SlotState::Open(OpenSlot {
             connection: Box::new(connection),
             readiness_state: ReadinessState::default(),
             awaits_drain: false,
-        };
+        });
         self.mark_dirty(index);
         Ok(())
     }
@@ -304,7 +306,7 @@ impl WorkerInner {
                 self.handshakes -= 1;
                 handshake.deregister(registry)
             }
-            SlotState::Open { connection, .. } | SlotState::Closing { connection, .. } => {
+            SlotState::Open(OpenSlot { connection, .. }) | SlotState::Closing { connection, .. } => {
                 self.stats_of_gone += connection.stats();
                 connection.deregister(&self.poller)
             }
@@ -340,8 +342,7 @@ impl WorkerInner {
     /// The transport driver of a connection.
     #[cfg(all(test, feature = "rdma"))]
     pub(crate) fn driver(&mut self, key: Key) -> &mut crate::transport::TransportDriver {
-        let (connection, _) = self.open_connection(key).expect("open");
-        connection.driver()
+        self.open_slot(key).expect("open").connection.driver()
     }
 
     pub(super) fn slot_state(&self, key: Key) -> io::Result<&SlotState> {
@@ -353,17 +354,17 @@ impl WorkerInner {
 
     pub(super) fn connection(&self, key: Key) -> io::Result<&Connection> {
         match self.slot_state(key)? {
-            SlotState::Open { connection, .. } => Ok(connection),
+            SlotState::Open(OpenSlot { connection, .. }) => Ok(connection),
             _ => Err(no_connection()),
         }
     }
 
-    pub(super) fn open_connection(&mut self, key: Key) -> io::Result<(&mut Connection, &mut ReadinessState)> {
+    pub(super) fn open_slot(&mut self, key: Key) -> io::Result<&mut OpenSlot> {
         if !self.has(key) {
             return Err(no_connection());
         }
         match &mut self.slot(key.index).state {
-            SlotState::Open { connection, readiness_state, .. } => Ok((connection, readiness_state)),
+            SlotState::Open(open) => Ok(open),
             _ => Err(no_connection()),
         }
     }
