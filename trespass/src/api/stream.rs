@@ -92,7 +92,7 @@ impl Stream {
 
 /// The calls of both `Stream` and `&Stream`.
 impl Caller<'_> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+    pub(crate) fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.fill(buffer, Connection::read, |len| len)
     }
 

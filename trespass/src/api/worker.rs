@@ -37,9 +37,10 @@ use crate::wire::Kind;
 ///
 /// A stream that [`add`](Self::add) moves in keeps its own completion queue.
 ///
-/// [`poll`](Self::poll) does all the work: it sends what earlier calls queued, receives, continues
-/// handshakes, and reports events. Other calls never wait, and leave system calls to it, but for
-/// [`close`](Self::close). The next poll sends what they queued.
+/// [`poll`](Self::poll) does the work: it receives, continues handshakes, and reports events. Other
+/// calls never wait. Over RDMA the first one that sends on a connection after a poll gives its bytes to
+/// the device. What later ones send goes together, with the next poll. So does everything over TCP, and
+/// of a worker whose descriptor the program holds.
 ///
 /// Therefore a client of the worker's listener is connected when the worker polls, unlike one of a
 /// [`Listener`](crate::Listener). A client that waits longer than its

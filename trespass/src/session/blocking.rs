@@ -264,6 +264,9 @@ impl Caller<'_> {
             if let Some(outcome) = found.or_else(|| self.take_arrived(now, direction, call)) {
                 break outcome;
             }
+            if self.tries_again() {
+                break Err(timed_out(until));
+            }
             // Over TCP a read makes room in the kernel, so that more may come at once.
             let is_only_looking =
                 matches!(until, Until::Now) && !self.another_sleeps() && !self.connection.is_tcp();
@@ -325,7 +328,9 @@ impl Caller<'_> {
                 PollOutcome::Moved => call.attempt(&mut self.connection),
                 PollOutcome::Done(value) => Ok(value),
             };
-            if self.waits_alone(direction) {
+            // A call that is tried again may be given up before that, and others may wait.
+            let is_given_up = self.tries_again() && matches!(outcome, Err(Refused::Blocked));
+            if !is_given_up && self.waits_alone(direction) {
                 self.connection.end_request_for_event();
             }
             match outcome {

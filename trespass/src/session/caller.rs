@@ -244,6 +244,7 @@ impl ConnectionCell {
             cell: self,
             turn: ManuallyDrop::new(Some(turn)),
             ending: Ending::Leaves,
+            tries_again: false,
         })
     }
 
@@ -280,7 +281,7 @@ impl Visited for ConnectionCell {
         // run in this thread.
         let Some(open) = (unsafe { (*self.open.get()).as_mut() }) else { return None.into() };
         let (open, turn) = (NonNull::from(open), ManuallyDrop::new(None));
-        let mut caller = Caller { open, cell: self, turn, ending: Ending::Nothing };
+        let mut caller = Caller { open, cell: self, turn, ending: Ending::Nothing, tries_again: false };
         VisitEnd { moved: caller.send_left(), due: caller.take_due() }
     }
 }
@@ -311,6 +312,8 @@ pub(crate) struct Caller<'a> {
     /// The turn of a call through `&`, which its drop takes.
     turn: ManuallyDrop<Option<TurnGuard<'a>>>,
     ending: Ending,
+    /// If it would block, it requests no event, because its task tries again.
+    tries_again: bool,
 }
 
 /// What a call does at its end.
@@ -348,6 +351,20 @@ impl DerefMut for Caller<'_> {
 }
 
 impl Caller<'_> {
+    /// Whether the task tries again without being woken. If so, a call that would block requests no
+    /// event.
+    #[cfg_attr(not(all(unix, feature = "tokio")), allow(dead_code, reason = "tasks are those of tokio"))]
+    pub(crate) fn of_task(mut self, tries_again: bool) -> Self {
+        self.tries_again = tries_again;
+        self
+    }
+}
+
+impl Caller<'_> {
+    pub(super) fn tries_again(&self) -> bool {
+        self.tries_again
+    }
+
     pub(crate) fn timeouts(&self) -> &Timeouts {
         &self.cell.timeouts
     }
@@ -650,7 +667,13 @@ impl ConnectionOwner {
             return Err(error);
         }
         let turn = ManuallyDrop::new(None);
-        Ok(Caller { open: self.cell.open(), cell: &self.cell, turn, ending: Ending::Leaves })
+        Ok(Caller {
+            open: self.cell.open(),
+            cell: &self.cell,
+            turn,
+            ending: Ending::Leaves,
+            tries_again: false,
+        })
     }
 
     /// Begins a call while other threads may call, too: waits for its turn.

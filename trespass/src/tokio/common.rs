@@ -14,7 +14,8 @@ macro_rules! common {
             /// The caller is in no runtime that has I/O.
             pub fn from_blocking(connection: $blocking) -> io::Result<Self> {
                 connection.set_nonblocking(true)?;
-                let io = Connected::new($socket(connection))?;
+                let looks = Looks::new(connection.transport() == Transport::Rdma);
+                let io = Connected::new($socket(connection), looks)?;
                 io.get().0.0.set_tasks(Some(WaitingTasks::new(io.tasks())))?;
                 Ok(Self { io })
             }
@@ -266,7 +267,7 @@ macro_rules! common {
 
         impl AsFd for $type {
             /// The descriptor that the runtime waits for. Use it for nothing but looking. After a read
-            /// that found data it shows later arrivals only once a read has found none.
+            /// that found data it shows later arrivals only once a read waits.
             fn as_fd(&self) -> BorrowedFd<'_> {
                 self.io.get().0.as_fd()
             }

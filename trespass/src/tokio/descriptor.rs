@@ -1,6 +1,6 @@
 //! Descriptors in tokio's set, and the tasks that wait for them.
 
-use std::future::poll_fn;
+use std::future::{Future as _, poll_fn};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::pin::{Pin, pin};
@@ -12,9 +12,10 @@ use ::tokio::io::Interest;
 use ::tokio::io::unix::AsyncFd;
 use ::tokio::sync::Notify;
 use ::tokio::sync::futures::Notified;
-use ::tokio::task::coop;
+use ::tokio::task::{coop, yield_now};
 use atomic_waker::AtomicWaker;
 
+use super::looks::Looks;
 use crate::session::connection::Direction;
 use crate::session::readiness::Readiness;
 use crate::session::tasks::WakeTasks;
@@ -69,6 +70,7 @@ pub(super) struct Connected<T: Descriptor> {
     registered: Registered<T>,
     tasks: Arc<Tasks>,
     waker: Waker,
+    looks: Looks,
 }
 
 /// The tasks of both directions.
@@ -96,6 +98,12 @@ impl Default for Waiting {
 }
 
 impl Waiting {
+    /// The polling task has made a call. There may be more to find, of which nothing tells.
+    fn called(&self) {
+        self.may_try.store(true, Ordering::Release);
+        self.others.notify_waiters();
+    }
+
     fn wake(&self) {
         self.may_try.store(true, Ordering::Release);
         self.waker.wake();
@@ -139,9 +147,9 @@ impl<T: Descriptor> Connected<T> {
     /// # Panics
     ///
     /// The caller is in no runtime that has I/O.
-    pub(super) fn new(value: T) -> io::Result<Self> {
+    pub(super) fn new(value: T, looks: Looks) -> io::Result<Self> {
         let tasks = Arc::new(Tasks::default());
-        Ok(Self { registered: Registered::new(value)?, waker: tasks.clone().into(), tasks })
+        Ok(Self { registered: Registered::new(value)?, waker: tasks.clone().into(), tasks, looks })
     }
 
     pub(super) fn tasks(&self) -> Arc<dyn WakeTasks> {
@@ -187,13 +195,41 @@ impl<T: Descriptor> Connected<T> {
                 },
                 done => {
                     budget.made_progress();
-                    // There may be more, of which nothing tells.
-                    waiting.may_try.store(true, Ordering::Release);
-                    waiting.others.notify_waiters();
+                    waiting.called();
                     return Poll::Ready(done);
                 }
             }
         }
+    }
+
+    /// The same for a read. The second argument of `call` is whether it is made again without an event.
+    pub(super) fn poll_read<R>(
+        &self,
+        context: &mut Context<'_>,
+        mut call: impl FnMut(&T, bool) -> io::Result<R>,
+    ) -> Poll<io::Result<R>> {
+        if self.looks.take() {
+            let budget = ready!(coop::poll_proceed(context));
+            let waiting = &self.tasks.read;
+            match call(self.get(), true) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.looks.found_nothing();
+                    waiting.may_try.store(true, Ordering::Release);
+                    // Wakes the task when the others have run.
+                    let _ = pin!(yield_now()).poll(context);
+                    return Poll::Pending;
+                }
+                done => {
+                    budget.made_progress();
+                    waiting.called();
+                    self.looks.found();
+                    return Poll::Ready(done);
+                }
+            }
+        }
+        let done = ready!(self.poll_call(context, Direction::Read, |socket| call(socket, false)));
+        self.looks.found();
+        Poll::Ready(done)
     }
 
     /// Makes a non-blocking call once. What it leaves may be what others wait for.
@@ -226,6 +262,26 @@ impl<T: Descriptor> Connected<T> {
             }
             self.told_or_event(told).await?;
         }
+    }
+
+    /// The same for a read. The second argument of `call` is whether it is made again without an event.
+    pub(super) async fn read<R>(&self, mut call: impl FnMut(&T, bool) -> io::Result<R>) -> io::Result<R> {
+        while self.looks.take() {
+            coop::consume_budget().await;
+            match self.try_call(Direction::Read, |socket| call(socket, true)) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.looks.found_nothing();
+                    yield_now().await;
+                }
+                done => {
+                    self.looks.found();
+                    return done;
+                }
+            }
+        }
+        let done = self.call(Direction::Read, |socket| call(socket, false)).await;
+        self.looks.found();
+        done
     }
 
     /// The same for a call through `&mut`.

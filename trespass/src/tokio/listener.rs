@@ -12,6 +12,7 @@ use ::tokio::net::{ToSocketAddrs, lookup_host};
 use super::any_stream::AnyStream;
 use super::connect::on_blocking_thread;
 use super::descriptor::{Connected, Descriptor};
+use super::looks::Looks;
 use super::seq_packet::SeqPacket;
 use super::stream::Stream;
 use crate::config::{Builder, Config};
@@ -83,7 +84,7 @@ impl Listener {
     /// The caller is in no runtime that has I/O.
     pub fn from_blocking(listener: crate::Listener) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
-        Ok(Self { io: Connected::new(Backlog(listener))? })
+        Ok(Self { io: Connected::new(Backlog(listener), Looks::new(false))? })
     }
 
     /// The address of the listener.

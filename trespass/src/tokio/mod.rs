@@ -156,6 +156,7 @@ mod descriptor;
 mod futures;
 mod halves;
 mod listener;
+mod looks;
 mod seq_packet;
 mod stream;
 

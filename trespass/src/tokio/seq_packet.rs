@@ -15,7 +15,9 @@ use ::tokio::net::ToSocketAddrs;
 use super::common::common;
 use super::connect;
 use super::descriptor::{Connected, Descriptor};
+
 use super::halves::{OwnedRecvHalf, OwnedSendHalf};
+use super::looks::Looks;
 use crate::config::{Builder, Config};
 use crate::handshake::{FallbackReason, Transport};
 use crate::pool::{Block, Pool};
@@ -232,9 +234,9 @@ impl SeqPacket {
     }
 
     pub(super) async fn recv_shared(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        if let Some(len) =
-            self.io.call(Direction::Read, |socket| socket.0.0.shared()?.recv_or_begin(buffer)).await?
-        {
+        let call =
+            |socket: &Socket, tries_again| socket.0.0.shared()?.of_task(tries_again).recv_or_begin(buffer);
+        if let Some(len) = self.io.read(call).await? {
             return Ok(len);
         }
         let mut got = 0;

@@ -16,7 +16,9 @@ use ::tokio::net::ToSocketAddrs;
 use super::common::common;
 use super::connect;
 use super::descriptor::{Connected, Descriptor};
+
 use super::halves::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
+use super::looks::Looks;
 use crate::config::{Builder, Config};
 use crate::handshake::{FallbackReason, Transport};
 use crate::pool::{Block, Pool};
@@ -154,8 +156,8 @@ impl Stream {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let free = buffer.initialize_unfilled();
-        let call = |socket: &Socket| (&socket.0).read(free);
-        let count = ready!(self.io.poll_call(context, Direction::Read, call))?;
+        let call = |socket: &Socket, tries_again| socket.0.0.shared()?.of_task(tries_again).read(free);
+        let count = ready!(self.io.poll_read(context, call))?;
         buffer.advance(count);
         Poll::Ready(Ok(()))
     }

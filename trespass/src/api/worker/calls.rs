@@ -230,7 +230,8 @@ impl WorkerInner {
         key: Key,
         mut call: impl FnMut(&mut Connection) -> Result<T, Refused>,
     ) -> io::Result<T> {
-        let OpenSlot { connection, readiness_state, .. } = self.open_slot(key)?;
+        let exported = self.exported.get();
+        let OpenSlot { connection, readiness_state, posted, .. } = self.open_slot(key)?;
         let given = match call(connection) {
             Err(Refused::Blocked) => {
                 connection.post();
@@ -238,6 +239,11 @@ impl WorkerInner {
             }
             given => given,
         };
+        // The peer begins while the program goes on. Over TCP this would be a system call, and where the
+        // program waits for the descriptor, the completion would be one more event.
+        if given.is_ok() && !connection.is_tcp() && !exported && !std::mem::replace(posted, true) {
+            connection.post();
+        }
         readiness_state.set_write_refused(matches!(given, Err(Refused::Blocked)));
         self.mark_dirty(key.index);
         given.map_err(into_io_error)

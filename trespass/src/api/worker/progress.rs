@@ -259,7 +259,10 @@ impl WorkerInner {
     fn progress(&mut self, index: u32) {
         let key = self.key(index);
         let slot = &mut self.slots[index as usize];
-        let SlotState::Open(OpenSlot { connection, awaits_drain, .. }) = &mut slot.state else { return };
+        let SlotState::Open(OpenSlot { connection, awaits_drain, posted, .. }) = &mut slot.state else {
+            return;
+        };
+        *posted = false;
         connection.progress();
         if *awaits_drain && connection.is_drained_or_failed() {
             *awaits_drain = false;

@@ -107,6 +107,8 @@ pub(super) struct OpenSlot {
     pub(super) readiness_state: ReadinessState,
     /// A call waits until no written byte depends on this process.
     pub(super) awaits_drain: bool,
+    /// A call has posted since the last turn. What later calls queue goes together, in the next turn.
+    pub(super) posted: bool,
 }
 
 impl WorkerInner {
@@ -261,6 +263,7 @@ impl WorkerInner {
             connection: Box::new(connection),
             readiness_state: ReadinessState::default(),
             awaits_drain: false,
+            posted: false,
         });
         self.mark_dirty(index);
         Ok(())

@@ -122,6 +122,38 @@ fn connections_of_a_worker_share_a_completion_queue() {
     both.end();
 }
 
+/// The peer begins while the program goes on. What follows goes together.
+#[test]
+#[cfg_attr(miri, ignore = "opens sockets")]
+fn the_first_message_after_a_poll_goes_at_once() {
+    let _guard = serialize();
+    let mut both = WorkerPair::new([config(), config()]);
+    both.connect(2);
+    both.exchange(0, 10);
+    let posts = |both: &WorkerPair, key| both.workers[0].stats(key).expect("open").posts;
+    for round in 0..3 {
+        both.poll();
+        let before: Vec<_> = both.keys.iter().map(|[sender, _]| posts(&both, *sender)).collect();
+        for ([sender, _], before) in both.keys.clone().into_iter().zip(&before) {
+            for message in 0..5 {
+                both.workers[0].send(sender, &[message]).expect("taken");
+                assert_eq!(posts(&both, sender), before + 1, "round {round}, message {message}");
+            }
+        }
+        both.poll();
+        for ([sender, receiver], before) in both.keys.clone().into_iter().zip(&before) {
+            assert_eq!(posts(&both, sender), before + 2, "round {round}");
+            for message in 0..5 {
+                both.until("arrived", |both| match both.workers[1].recv(receiver, &mut [0]) {
+                    Ok(len) => len == 1,
+                    Err(error) => panic!("message {message}: {error}"),
+                });
+            }
+        }
+    }
+    both.end();
+}
+
 #[test]
 #[cfg_attr(miri, ignore = "opens sockets")]
 fn a_worker_goes_on_where_its_completion_queue_cannot_grow() {
