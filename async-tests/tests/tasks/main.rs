@@ -10,6 +10,7 @@ mod connecting;
 mod fixture;
 mod idle;
 mod libraries;
+mod looks;
 mod messages;
 mod mux_runtimes;
 #[path = "../muxed.rs"]
@@ -63,6 +64,7 @@ fn run(part: &'static str, target: Carrier, threads: usize) -> ExitCode {
     let mut suite = Suite::<Fixture>::default().of_part(part);
     streams::add(&mut suite);
     messages::add(&mut suite);
+    looks::add(&mut suite);
     zero_copy::add(&mut suite);
     completion_buffers::add(&mut suite);
     connecting::add(&mut suite);

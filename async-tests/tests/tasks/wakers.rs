@@ -10,13 +10,14 @@ use std::thread;
 use std::time::Instant;
 
 use test_harness::{Outcome, cases, skip};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use trespass::tokio::{OwnedReadHalf, OwnedWriteHalf};
 
 use super::fixture::{Fixture, LONG};
 
 pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
-    cases!(suite: a_waker_reads_in_the_call_that_wakes_it, a_waker_writes_when_the_service_thread_wakes_it);
+    cases!(suite: a_waker_reads_in_the_call_that_wakes_it, a_waker_writes_when_the_service_thread_wakes_it,
+        a_waker_reads_when_the_runtime_wakes_it_after_a_look);
 }
 
 /// A half that its waker polls.
@@ -151,4 +152,37 @@ fn a_waker_writes_when_the_service_thread_wakes_it(fixture: &Fixture) -> Outcome
         });
     });
     Ok(())
+}
+
+/// The runtime wakes whom a look has let wait while it holds their list. So a waker that looks at once
+/// must not be put there.
+fn a_waker_reads_when_the_runtime_wakes_it_after_a_look(fixture: &Fixture) -> Outcome {
+    if !fixture.is_one_thread() {
+        skip!("the two connections must be on one thread");
+    }
+    let fixture = *fixture;
+    // In a task, and outside of any.
+    watched(move || fixture.run(async move { tokio::spawn(wake_after_looks(fixture)).await.unwrap() }));
+    watched(move || fixture.run(wake_after_looks(fixture)));
+    Ok(())
+}
+
+async fn wake_after_looks(fixture: Fixture) {
+    let (client, mut server) = fixture.streams().await;
+    let (other_client, mut other_server) = fixture.streams().await;
+    let ((half, _writer), (other_half, _other_writer)) = (client.into_split(), other_client.into_split());
+    let (reader, _wakes) = Polled::new(half, read_once);
+    let (other_reader, _other_wakes) = Polled::new(other_half, read_once);
+    for round in 1..=20 {
+        // Some reads are made by this task, and the others by its wakers.
+        reader.go_on(usize::MAX);
+        other_reader.go_on(usize::MAX);
+        other_server.write_all(b"hello").await.unwrap();
+        server.write_all(b"hello").await.unwrap();
+        let begin = Instant::now();
+        while reader.moved().min(other_reader.moved()) < 5 * round {
+            tokio::task::yield_now().await;
+            assert!(begin.elapsed() < LONG / 4, "round {round}");
+        }
+    }
 }

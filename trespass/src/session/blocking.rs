@@ -264,7 +264,7 @@ impl Caller<'_> {
             if let Some(outcome) = found.or_else(|| self.take_arrived(now, direction, call)) {
                 break outcome;
             }
-            if self.tries_again() {
+            if self.tries_again() && !self.connection.has_work_due(now) {
                 break Err(timed_out(until));
             }
             // Over TCP a read makes room in the kernel, so that more may come at once.

@@ -358,9 +358,7 @@ impl Caller<'_> {
         self.tries_again = tries_again;
         self
     }
-}
 
-impl Caller<'_> {
     pub(super) fn tries_again(&self) -> bool {
         self.tries_again
     }

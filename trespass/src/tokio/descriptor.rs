@@ -12,7 +12,7 @@ use ::tokio::io::Interest;
 use ::tokio::io::unix::AsyncFd;
 use ::tokio::sync::Notify;
 use ::tokio::sync::futures::Notified;
-use ::tokio::task::{coop, yield_now};
+use ::tokio::task::{self, coop, yield_now};
 use atomic_waker::AtomicWaker;
 
 use super::looks::Looks;
@@ -202,13 +202,19 @@ impl<T: Descriptor> Connected<T> {
         }
     }
 
+    /// Whether the next call of a read is a look. Outside of a task none is: the runtime wakes whom it
+    /// has let wait while it holds their list, and a waker that reads at once must not add to that.
+    fn looks(&self) -> bool {
+        self.looks.take() && task::try_id().is_some()
+    }
+
     /// The same for a read. The second argument of `call` is whether it is made again without an event.
     pub(super) fn poll_read<R>(
         &self,
         context: &mut Context<'_>,
         mut call: impl FnMut(&T, bool) -> io::Result<R>,
     ) -> Poll<io::Result<R>> {
-        if self.looks.take() {
+        if self.looks() {
             let budget = ready!(coop::poll_proceed(context));
             let waiting = &self.tasks.read;
             match call(self.get(), true) {
@@ -266,7 +272,7 @@ impl<T: Descriptor> Connected<T> {
 
     /// The same for a read. The second argument of `call` is whether it is made again without an event.
     pub(super) async fn read<R>(&self, mut call: impl FnMut(&T, bool) -> io::Result<R>) -> io::Result<R> {
-        while self.looks.take() {
+        while self.looks() {
             coop::consume_budget().await;
             match self.try_call(Direction::Read, |socket| call(socket, true)) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {

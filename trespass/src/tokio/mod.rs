@@ -36,8 +36,11 @@
 //!
 //! Bytes move in the tasks that read and write. A thread of this crate sends what the peer has had no
 //! room for (`streams::written_bytes_arrive_while_the_task_does_something_else`), as after a blocking
-//! call. The runtime wakes a task when its connection has an event. Nothing polls in between
-//! (`idle::waiting_tasks_use_no_processor`).
+//! call. The runtime wakes a task when its connection has an event. Nothing polls while tasks wait
+//! (`idle::waiting_tasks_use_no_processor`). Before a task waits, it looks again a few times when the
+//! other tasks have run, while reads of other connections find something: their messages then take no
+//! system call (`looks::tasks_that_answer_each_other_seldom_wait`). A future that `block_on` polls
+//! itself makes no looks, so spawn it.
 //!
 //! No call waits for a peer on a thread of the runtime. Names are resolved, and connects do their
 //! steps, on tokio's blocking threads, because a step may open the device, register the pool or make a

@@ -15,7 +15,6 @@ use ::tokio::net::ToSocketAddrs;
 use super::common::common;
 use super::connect;
 use super::descriptor::{Connected, Descriptor};
-
 use super::halves::{OwnedRecvHalf, OwnedSendHalf};
 use super::looks::Looks;
 use crate::config::{Builder, Config};

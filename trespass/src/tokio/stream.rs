@@ -16,7 +16,6 @@ use ::tokio::net::ToSocketAddrs;
 use super::common::common;
 use super::connect;
 use super::descriptor::{Connected, Descriptor};
-
 use super::halves::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
 use super::looks::Looks;
 use crate::config::{Builder, Config};
