@@ -60,7 +60,7 @@ struct Cell {
 }
 
 pub(super) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
-    let programs = if args.no_build { Programs::as_they_are(root) } else { Programs::build(root)? };
+    let programs = Programs::with_stride(root, args.no_build)?;
     let (name, title) = match args.transport {
         MuxTransport::Soft => ("mux soft", "Requests of a mux over the software device"),
         MuxTransport::Tcp => ("mux tcp", "Requests of a mux over TCP"),

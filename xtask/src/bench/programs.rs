@@ -35,6 +35,11 @@ impl Programs {
     /// first that perftest is installed, so that nobody waits for a build in vain.
     pub(super) fn beside_perftest(root: &Path, no_build: bool) -> Result<Self> {
         ensure!(Path::new(PERFTEST).exists(), "{PERFTEST} is missing: install perftest (package perftest)");
+        Self::with_stride(root, no_build)
+    }
+
+    /// The same without perftest.
+    pub(super) fn with_stride(root: &Path, no_build: bool) -> Result<Self> {
         if no_build {
             return Ok(Self::as_they_are(root));
         }

@@ -269,9 +269,9 @@ impl RunningProcess {
     fn start(mut command: Command, log: PathBuf) -> Result<Self> {
         // Two files, because in a single one a warning could split a row.
         command.stdout(File::create(&log)?).stderr(File::create(log.with_extension("err"))?);
-        let child = command
-            .spawn()
-            .with_context(|| format!("cannot run {command:?}: install perftest, and valgrind"))?;
+        let child = command.spawn().with_context(|| {
+            format!("cannot run {command:?}: build it (no --no-build), or install perftest and valgrind")
+        })?;
         Ok(Self { child, log, start: Instant::now() })
     }
 
