@@ -62,6 +62,8 @@ pub(crate) struct WorkerInner {
     pub(super) pending_events: VecDeque<Event>,
     /// Polls since the system was last asked, for a worker that spins.
     pub(super) polls: u32,
+    /// The last poll found events of several connections.
+    pub(super) found_several: bool,
     /// Whether the program has the poller's descriptor.
     pub(super) exported: Cell<bool>,
     /// A [`WorkerWaker`] has ended the poll.
@@ -134,6 +136,7 @@ impl WorkerInner {
             timers: BinaryHeap::new(),
             pending_events: VecDeque::new(),
             polls: 0,
+            found_several: false,
         })
     }
 

@@ -63,6 +63,11 @@ impl<B: DeviceBlock> WorkerCq<B> {
         self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether a connection has used the completion queue.
+    pub(crate) fn exists(&self) -> bool {
+        self.lock().is_some()
+    }
+
     /// The slot for the connection that the worker knows by this index.
     pub(crate) fn slot(&self, index: u32) -> CqSlot<B> {
         CqSlot { worker_cq: self.clone(), index }

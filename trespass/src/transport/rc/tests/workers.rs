@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use super::*;
 use crate::api::{Event as WorkerEvent, Key, Worker};
 use crate::handshake::Transport;
+use crate::session::readiness::Until;
 
 /// Two workers polled by one thread, and the keys of both ends of each connection.
 struct WorkerPair {
@@ -151,6 +152,48 @@ fn the_first_message_after_a_poll_goes_at_once() {
             }
         }
     }
+    both.end();
+}
+
+/// What comes next is found before the worker requests an event and sleeps.
+#[test]
+#[cfg_attr(miri, ignore = "opens sockets")]
+fn a_worker_looks_while_several_connections_have_events() {
+    let _guard = serialize();
+    let mut both = WorkerPair::new([config(), config()]);
+    both.connect(2);
+    both.exchange(0, 10);
+    let send = |both: &mut WorkerPair| {
+        for [sender, _] in both.keys.clone() {
+            both.workers[0].send(sender, b"x").expect("taken");
+        }
+        both.workers[0].poll(&mut Vec::new(), Some(Duration::ZERO)).expect("polled");
+    };
+    let receive = |both: &mut WorkerPair, events: &mut Vec<WorkerEvent>| {
+        let count = events.len();
+        for event in events.drain(..) {
+            let WorkerEvent::Ready { key, .. } = event else { panic!("{event:?}") };
+            assert_eq!(both.workers[1].recv(key, &mut [0]).expect("a message"), 1);
+        }
+        count
+    };
+    let mut events = Vec::new();
+    both.workers[1].poll(&mut events, Some(Duration::ZERO)).expect("polled");
+    assert!(events.is_empty(), "{events:?}");
+    assert!(!both.workers[1].state().look(Until::Event, &mut events), "nothing has happened");
+    send(&mut both);
+    both.workers[1].poll(&mut events, None).expect("polled");
+    assert_eq!(receive(&mut both, &mut events), 2);
+    for _ in 0..3 {
+        send(&mut both);
+        assert!(both.workers[1].state().look(Until::Event, &mut events));
+        assert_eq!(receive(&mut both, &mut events), 2);
+    }
+    assert!(!both.workers[1].state().look(Until::Event, &mut events), "nothing has come");
+    send(&mut both);
+    assert!(!both.workers[1].state().look(Until::Event, &mut events), "the last look found nothing");
+    both.workers[1].poll(&mut events, None).expect("polled");
+    assert_eq!(receive(&mut both, &mut events), 2);
     both.end();
 }
 
