@@ -201,9 +201,10 @@ setters! {
     /// 25 s.
     control_keepalive: Option<Duration>;
     /// How long a waiting call polls for completions before it sleeps: 0 to 1 s. Each completion
-    /// restarts the time. A connection adapts within this limit: after long waits it soon sleeps at
-    /// once. Default: 200 us, or zero if the process may use one processor only. Over TCP, threads
-    /// sleep at once. A [`Worker`](crate::Worker) uses [`worker_spin`](Self::worker_spin).
+    /// restarts the time. While it polls, it lets other threads run every 10 us. A connection adapts
+    /// within this limit: after long waits it soon sleeps at once. Default: 200 us, or zero if the
+    /// process may use one processor only. Over TCP, threads sleep at once. A
+    /// [`Worker`](crate::Worker) uses [`worker_spin`](Self::worker_spin).
     spin: Duration;
     /// How long a [`Worker`](crate::Worker) polls before it sleeps: up to an hour, for a thread
     /// with a processor of its own. Each event restarts the time. It does not adapt, and applies

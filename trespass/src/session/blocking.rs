@@ -8,6 +8,7 @@
 
 use std::io;
 use std::net::Shutdown;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::protocol::CallBuffer;
@@ -25,6 +26,10 @@ const POLLS_PER_CLOCK_READ: u32 = 32;
 
 /// The same for polls that find something.
 const MOVES_PER_CLOCK_READ: u32 = 16;
+
+/// How often a thread that polls lets others run, because the scheduler may have placed the peer's
+/// thread on the same processor.
+const YIELD_INTERVAL: Duration = Duration::from_micros(10);
 
 /// A call that is tried until it need not wait.
 trait CallAttempt<T> {
@@ -377,6 +382,7 @@ impl Caller<'_> {
             return None;
         }
         let (mut until, mut scope) = (now + first, PollScope::All);
+        let mut yields_at = now + YIELD_INTERVAL;
         while now < until && !limit.has_passed_at(now) && !self.connection.has_work_due(now) {
             if self.has_others() {
                 return None;
@@ -403,6 +409,10 @@ impl Caller<'_> {
                 }
             }
             now = Instant::now();
+            if now >= yields_at {
+                thread::yield_now();
+                yields_at = now + YIELD_INTERVAL;
+            }
         }
         None
     }
