@@ -210,6 +210,25 @@ fn a_vendors_list_takes_what_every_list_takes() {
     drop(receive);
 }
 
+#[test]
+fn a_vendors_list_takes_inline_data_of_several_slices() {
+    let mut acme = Acme0::new();
+    let (description, memory) = (acme.description(), acme.memory());
+    let mut qp =
+        acme.direct.create_pair_builder(description.clone().setup_max_inline_data(16)).build().unwrap();
+    acme.connect(&mut qp);
+    let bytes: Vec<u8> = (1..=16).collect();
+    let pieces = [&bytes[..3], &[], &bytes[3..10], &bytes[10..]].map(std::io::IoSlice::new);
+    let mut guard = qp.start_post_send();
+    let request = guard.construct_wr(1, WorkRequestFlags::Signaled);
+    request.setup_write(memory.rkey(), addr(&memory, 8)).setup_inline_data_list(&pieces);
+    guard.post().unwrap();
+    assert_eq!(acme.completed(1), [1]);
+    let words = [8, 16].map(|offset| word(&memory, offset).to_ne_bytes());
+    assert_eq!(words.concat(), bytes);
+    assert_eq!((word(&memory, 0), word(&memory, 24)), (0, 0));
+}
+
 /// A request that the vendor's crate refuses fails the list by its index; nothing of it is posted.
 #[test]
 fn a_refused_signal_fails_its_list() {

@@ -1,18 +1,19 @@
 //! The functions that the crate of another vendor calls (`sideway::direct`).
 
 use std::io::IoSlice;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 
 use sideway::direct::{
-    CreateFunction, KeptQueue, create_completion_queue, create_queue_pair, create_silent_queue_pair,
-    forbid_inline, set_overwrites_when_full,
+    CreateFunction, KeptQueue, VendorList, create_completion_queue, create_queue_pair,
+    create_silent_queue_pair, forbid_inline, set_overwrites_when_full,
 };
 use sideway::ibverbs::address_handle::AddressHandle;
 use sideway::ibverbs::completion::BasicCompletionQueue;
 use sideway::ibverbs::device_context::DeviceContext;
 use sideway::ibverbs::queue_pair::{
     CreateQueuePairError, ExtendedPostSendGuard, ExtendedQueuePair, PostSendError, PostSendGuard, QueuePair,
-    QueuePairType, SendOperationFlags,
+    QueuePairType, SendOperationFlags, WorkRequestOperationType,
 };
 use sideway::sys::types::*;
 use sideway::sys::verbs;
@@ -84,6 +85,54 @@ fn inline_data_that_a_vendor_forbids_is_refused() {
         let of_others = post_inline(qp_type, |setup| forbid_inline(setup.qp.split().0, !SENDS));
         assert_eq!(of_others, [Ok(()), Ok(())], "{qp_type}");
     }
+}
+
+/// A vendor's list, which notes the operation of each request that it appends.
+struct NotingGuard<'queue> {
+    list: ExtendedPostSendGuard<'queue>,
+    operations: Vec<WorkRequestOperationType>,
+}
+
+// SAFETY: the list comes from the queue, and the guard posts or drops it. The closure is called once.
+unsafe impl<'queue> VendorList<'queue> for NotingGuard<'queue> {
+    fn extended(&self) -> &ExtendedPostSendGuard<'queue> {
+        &self.list
+    }
+
+    unsafe fn extended_mut(&mut self) -> &mut ExtendedPostSendGuard<'queue> {
+        &mut self.list
+    }
+
+    unsafe fn append_with(
+        &mut self,
+        operation: WorkRequestOperationType,
+        append: impl FnOnce(&mut ExtendedPostSendGuard<'queue>),
+    ) {
+        self.operations.push(operation);
+        append(&mut self.list);
+    }
+}
+
+impl PostSendGuard for NotingGuard<'_> {
+    fn post(self) -> Result<(), PostSendError> {
+        self.list.post()
+    }
+}
+
+#[test]
+fn a_vendors_list_gets_inline_data_in_order_and_whole() {
+    let fake = Fake::new();
+    let mut setup = pair(&fake, QueuePairType::ReliableConnection);
+    let mut guard = NotingGuard { list: setup.qp.start_post_send(), operations: Vec::new() };
+    guard.construct_wr(1, SIGNALED).setup_send().setup_inline_data(b"one slice");
+    let pieces = [&b"one "[..], b"after ", b"", b"other"].map(IoSlice::new);
+    guard.construct_wr(2, SIGNALED).setup_write(1, 2).setup_inline_data_list(&pieces);
+    guard.construct_wr(3, SIGNALED).setup_send_imm(4).setup_inline_data(b"the last");
+    use WorkRequestOperationType as Operation;
+    assert_eq!(guard.operations, [Operation::Send, Operation::Write, Operation::SendWithImmediate]);
+    guard.post().unwrap();
+    assert_eq!(fake.world.posted.load(Relaxed), 3);
+    assert_eq!(*fake.world.inline_data.lock().unwrap(), [&b"one slice"[..], b"one after other", b"the last"]);
 }
 
 /// What had been destroyed when a vendor's object was dropped; `None` before.

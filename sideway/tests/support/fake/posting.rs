@@ -368,6 +368,15 @@ unsafe fn buffer(qp: *mut ibv_qp_ex, entries: usize, inline: usize) {
     list.waiting = false;
 }
 
+/// Records the inline data of the last request.
+unsafe fn inline_buffer(qp: *mut ibv_qp_ex, bytes: Vec<u8>) {
+    // SAFETY: the caller passes a live pair, as C requires.
+    unsafe {
+        buffer(qp, 0, bytes.len());
+        Qp::of(qp.cast()).world.inline_data.lock().unwrap().push(bytes);
+    }
+}
+
 unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, remote_qpn: u32, remote_qkey: u32) {
     // SAFETY: the caller passes a live pair, as C requires.
     let View { world, mut list, .. } = unsafe { Qp::of(qp.cast()) };
@@ -416,21 +425,20 @@ unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, l
     // readable.
     unsafe {
         let bytes = std::slice::from_raw_parts(addr.cast::<u8>(), length);
-        buffer(qp, 0, bytes.iter().map(|_| 1).sum());
+        inline_buffer(qp, bytes.to_vec());
     }
 }
 
 unsafe extern "C" fn wr_set_inline_data_list(qp: *mut ibv_qp_ex, count: usize, list: *const ibv_data_buf) {
-    let mut total = 0;
+    let mut bytes = Vec::new();
     for n in 0..count {
         // SAFETY: the caller keeps the contract of the C function: the list has this many pieces,
         // whose bytes are readable.
         unsafe {
             let piece = list.add(n).read();
-            let bytes = std::slice::from_raw_parts(piece.addr.cast::<u8>(), piece.length);
-            total += bytes.iter().map(|_| 1).sum::<usize>();
+            bytes.extend_from_slice(std::slice::from_raw_parts(piece.addr.cast::<u8>(), piece.length));
         }
     }
     // SAFETY: the caller keeps the contract of the C function: the pair is alive.
-    unsafe { buffer(qp, 0, total) };
+    unsafe { inline_buffer(qp, bytes) };
 }
