@@ -381,7 +381,7 @@ impl State {
 mod tests {
     use std::time::Duration;
 
-    use super::super::frame::{Capacity, HELLO, LAST, MESSAGE_END, MuxHeader, Purpose};
+    use super::super::frame::{Capacity, HEADER, HELLO, LAST, MESSAGE_END, MuxHeader, Purpose};
     use super::*;
 
     #[test]
@@ -494,6 +494,24 @@ mod tests {
         let mut wire = Narrow(HELLO);
         core.pump(&mut wire);
         assert_eq!(wire.0, HELLO);
+    }
+
+    #[test]
+    fn a_corked_mux_sends_once_64_kib_are_queued() {
+        let core = Core::new(&MuxConfig::new());
+        let hello = Capacity { requests: 100, window: 4096 }.encode();
+        core.with(|state| state.engine.receive(&hello, Instant::now())).unwrap();
+        core.pump(&mut Narrow(HELLO));
+        core.cork(true);
+        let request = vec![0; 1024 - HEADER];
+        for sent in 0..64 {
+            assert!(!core.wants_to_send(), "{sent} KiB are queued");
+            core.with(|state| state.request(&mut Some((&request).into()), None, false)).unwrap().unwrap();
+        }
+        assert!(core.wants_to_send());
+        let mut wire = Narrow(usize::MAX);
+        core.pump(&mut wire);
+        assert_eq!((usize::MAX - wire.0, core.wants_to_send()), (64 << 10, false));
     }
 
     /// A wire that takes all, and brings the hello of a peer.

@@ -28,6 +28,7 @@ pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
         a_killed_process_fails_all_requests,
         peers_that_speak_something_else, messages_that_are_too_long, muxes_leave_nothing_behind,
         a_pool_hands_out_the_least_loaded_mux, a_pool_replaces_failed_muxes_and_passes_full_ones,
+        a_cork_holds_back_less_than_64_kib,
         the_last_drop_sends_what_was_corked,
         a_flood_does_not_outlast_a_deadline, a_message_that_stops_does_not_outlast_a_deadline);
 }
@@ -671,6 +672,37 @@ fn a_pool_replaces_failed_muxes_and_passes_full_ones(fixture: &Fixture) -> Outco
     assert_eq!((third.in_flight(), pool.loads().len(), pool.connections().stats().made), (0, 2, 3));
     accepting.join().unwrap();
     drop((others, told));
+    Ok(())
+}
+
+/// Until the counts are compared, no call waits, because that would send what is queued.
+fn a_cork_holds_back_less_than_64_kib(fixture: &Fixture) -> Outcome {
+    const FRAME_HEADER: usize = 20;
+    let (client, server) = muxes(fixture);
+    thread::scope(|scope| {
+        let answered = scope.spawn(|| next(&server).answer(b"").unwrap());
+        ask(&client, b"the peers know each other").wait().unwrap();
+        answered.join().unwrap();
+    });
+    let before = client.stats();
+    client.set_cork(true);
+    let frame = pattern(1024 - FRAME_HEADER, 1);
+    let mut pending = Vec::from_iter((0..63).map(|_| ask(&client, &frame)));
+    assert_eq!(client.stats().batches, before.batches, "63 KiB are held back");
+    pending.push(ask(&client, &frame));
+    let after = client.stats();
+    assert_eq!((after.batches - before.batches, after.bytes_sent - before.bytes_sent), (1, 64 << 10));
+    thread::scope(|scope| {
+        let served = scope.spawn(|| {
+            for _ in 0..64 {
+                let mut request = next(&server);
+                assert!(request.bytes().unwrap() == frame);
+                request.answer(b"").unwrap();
+            }
+        });
+        pending.into_iter().for_each(|pending| assert_eq!(pending.wait().unwrap(), b""));
+        served.join().unwrap();
+    });
     Ok(())
 }
 
