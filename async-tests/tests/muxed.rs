@@ -9,11 +9,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use test_harness::{Outcome, cases};
+use trespass::connections::GetError;
 use trespass::mux::{Arrived, Mux, MuxConfig, MuxError, MuxPool, ProtocolViolation};
 
 use super::fixture::{Fixture, LONG};
 use super::runtime::{
-    SpawnedTask, Stream, accept, connect, pool, read_to_end, sleep, spawn, timeout, write_all, yield_now,
+    SpawnedTask, Stream, accept, connect, listener_at, pool, pool_builder, read_to_end, sleep, spawn,
+    timeout, write_all, yield_now,
 };
 
 pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
@@ -24,7 +26,7 @@ pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
         the_peer_accepts_no_more_than_it_says, one_way_messages_arrive, requests_fail_with_their_connection,
         peers_that_speak_something_else, a_thread_answers_a_task, a_task_answers_a_thread,
         the_last_handle_ends_the_connection, a_flood_does_not_outlast_the_last_handle, a_pool_hands_out_the_least_loaded_mux,
-        calls_wait_for_the_first_mux_of_a_pool);
+        calls_wait_for_the_first_mux_of_a_pool, a_pool_connects_again_after_a_failure);
 }
 
 async fn muxes(fixture: &Fixture, config: MuxConfig) -> (Mux<Stream>, Mux<Stream>) {
@@ -625,6 +627,52 @@ fn calls_wait_for_the_first_mux_of_a_pool(fixture: &Fixture) -> Outcome {
             asked.await;
         }
         assert_eq!((pool.connections().stats().made, pool.loads()), (1, vec![0]));
+    });
+    Ok(())
+}
+
+/// Whether one poll leaves the future pending.
+async fn is_pending<T>(future: &mut (impl Future<Output = T> + Unpin)) -> bool {
+    poll_fn(|context| Poll::Ready(std::pin::Pin::new(&mut *future).poll(context).is_pending())).await
+}
+
+fn a_pool_connects_again_after_a_failure(fixture: &Fixture) -> Outcome {
+    fixture.run(async {
+        let (listener, addr) = fixture.listener().await;
+        drop(listener);
+        // The pause before the second attempt takes more than one poll.
+        let connections = pool_builder(fixture, addr).maximum(2).retries(1);
+        let connections = connections.retry_pause(Duration::from_millis(5)).build().unwrap();
+        let pool = MuxPool::new(connections, MuxConfig::new(), 1);
+        let (mut connecting, mut waiting) = (Box::pin(pool.get()), Box::pin(pool.get()));
+        assert!(is_pending(&mut connecting).await);
+        assert!(is_pending(&mut waiting).await, "it waits for the one that connects");
+        let error = connecting.await.unwrap_err();
+        assert!(matches!(error, GetError::Connect { attempts: 2, .. }), "{error}");
+        let stats = pool.connections().stats();
+        assert_eq!((stats.failed, stats.made, stats.open), (2, 0, 0), "{stats:?}");
+
+        // The one that has waited makes attempts of its own.
+        let mut listener = listener_at(fixture, addr).await;
+        let accepting = spawn(async move { (accept(&mut listener).await, listener) });
+        let first = waiting.await.unwrap();
+        let (stream, listener) = accepting.await;
+        let server = Mux::over(stream, &MuxConfig::new()).unwrap();
+        let pending = first.request(b"?").await.unwrap();
+        let request = server.next_request().await.unwrap().unwrap();
+        assert_eq!((pool.connections().stats().made, pool.loads()), (1, vec![1]));
+
+        // If no further connection can be made, a loaded mux serves.
+        drop(listener);
+        assert_eq!(pool.get().await.unwrap().in_flight(), 1);
+        let mut listener = listener_at(fixture, addr).await;
+        let accepting = spawn(async move { accept(&mut listener).await });
+        assert_eq!(pool.get().await.unwrap().in_flight(), 0);
+        let stats = pool.connections().stats();
+        assert_eq!((stats.failed, stats.made, pool.loads()), (4, 2, vec![1, 0]), "{stats:?}");
+        request.answer(b"!").unwrap();
+        assert_eq!(pending.wait().await.unwrap(), b"!");
+        drop(accepting.await);
     });
     Ok(())
 }

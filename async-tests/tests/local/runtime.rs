@@ -3,11 +3,12 @@
 use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
 use std::task::Poll;
+use std::time::{Duration, Instant};
 
-use trespass::connections::ConnectionPool;
+use trespass::connections::{ConnectionPool, ConnectionPoolBuilder};
 use trespass::local::{JoinHandle, Listener, spawn_local};
 
-use super::fixture::Fixture;
+use super::fixture::{Fixture, LONG};
 
 pub(crate) use trespass::local::{Stream, sleep, timeout};
 
@@ -54,7 +55,23 @@ pub(crate) async fn read_to_end(stream: &mut Stream) -> Vec<u8> {
     }
 }
 
+/// A listener where another one has listened.
+pub(crate) async fn listener_at(_: &Fixture, addr: SocketAddr) -> Listener {
+    let limit = Instant::now() + LONG;
+    loop {
+        match Listener::bind(addr) {
+            Ok(listener) => return listener,
+            Err(error) => assert!(Instant::now() < limit, "{error}"),
+        }
+        sleep(Duration::from_millis(1)).await;
+    }
+}
+
 /// The connections have the parameters of the runtime.
-pub(crate) fn pool(_: &Fixture, addr: SocketAddr, maximum: usize) -> ConnectionPool<Stream> {
-    ConnectionPool::builder(addr).maximum(maximum).build().unwrap()
+pub(crate) fn pool_builder(_: &Fixture, addr: SocketAddr) -> ConnectionPoolBuilder<Stream> {
+    ConnectionPool::builder(addr)
+}
+
+pub(crate) fn pool(fixture: &Fixture, addr: SocketAddr, maximum: usize) -> ConnectionPool<Stream> {
+    pool_builder(fixture, addr).maximum(maximum).build().unwrap()
 }

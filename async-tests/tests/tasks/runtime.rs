@@ -7,10 +7,10 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinHandle;
-use trespass::connections::ConnectionPool;
+use trespass::connections::{ConnectionPool, ConnectionPoolBuilder};
 use trespass::tokio::Listener;
 
-use super::fixture::Fixture;
+use super::fixture::{Fixture, LONG};
 
 pub(crate) use tokio::task::yield_now;
 pub(crate) use tokio::time::{sleep, timeout};
@@ -60,6 +60,16 @@ pub(crate) async fn read_to_end(stream: &mut Stream) -> Vec<u8> {
     }
 }
 
+/// A listener where another one has listened.
+pub(crate) async fn listener_at(fixture: &Fixture, addr: SocketAddr) -> Listener {
+    let config = fixture.builder().bind_patience(LONG).build().unwrap();
+    Listener::bind_with(&config, addr).await.unwrap()
+}
+
+pub(crate) fn pool_builder(fixture: &Fixture, addr: SocketAddr) -> ConnectionPoolBuilder<Stream> {
+    ConnectionPool::builder(addr).config(fixture.config())
+}
+
 pub(crate) fn pool(fixture: &Fixture, addr: SocketAddr, maximum: usize) -> ConnectionPool<Stream> {
-    ConnectionPool::builder(addr).config(fixture.config()).maximum(maximum).build().unwrap()
+    pool_builder(fixture, addr).maximum(maximum).build().unwrap()
 }

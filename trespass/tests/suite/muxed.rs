@@ -10,9 +10,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use test_harness::{Outcome, cases};
-use trespass::Stream;
-use trespass::connections::ConnectionPool;
+use trespass::connections::{ConnectionPool, GetError};
 use trespass::mux::{Arrived, Mux, MuxConfig, MuxError, MuxPool, PendingAnswer, ProtocolViolation, Request};
+use trespass::{Listener, Stream};
 
 use super::close::{held, held_at_rest};
 use super::death::ChildPeer;
@@ -28,7 +28,7 @@ pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
         a_killed_process_fails_all_requests,
         peers_that_speak_something_else, messages_that_are_too_long, muxes_leave_nothing_behind,
         a_pool_hands_out_the_least_loaded_mux, a_pool_replaces_failed_muxes_and_passes_full_ones,
-        a_cork_holds_back_less_than_64_kib,
+        a_pool_connects_again_after_a_failure, a_cork_holds_back_less_than_64_kib,
         the_last_drop_sends_what_was_corked,
         a_flood_does_not_outlast_a_deadline, a_message_that_stops_does_not_outlast_a_deadline);
 }
@@ -672,6 +672,79 @@ fn a_pool_replaces_failed_muxes_and_passes_full_ones(fixture: &Fixture) -> Outco
     assert_eq!((third.in_flight(), pool.loads().len(), pool.connections().stats().made), (0, 2, 3));
     accepting.join().unwrap();
     drop((others, told));
+    Ok(())
+}
+
+/// Asks, and has the server answer.
+fn check_pair(client: &Mux, server: &Mux) {
+    let pending = ask(client, b"?");
+    next(server).answer(b"!").unwrap();
+    assert_eq!(pending.wait().unwrap(), b"!");
+}
+
+fn a_pool_connects_again_after_a_failure(fixture: &Fixture) -> Outcome {
+    const CALLS: usize = 4;
+    let listener_at = |addr: SocketAddr| fixture.builder().bind_patience(LONG).bind(addr).unwrap();
+    let accept = |listener: &Listener| Mux::over(listener.accept().unwrap().0, &MuxConfig::new()).unwrap();
+    let get_and_accept = |pool: &MuxPool, listener: &Listener| {
+        thread::scope(|scope| {
+            let accepting = scope.spawn(|| accept(listener));
+            (pool.get().unwrap(), accepting.join().unwrap())
+        })
+    };
+    let builder = |addr: SocketAddr| {
+        let config = fixture.builder().build().unwrap();
+        let pause = Duration::from_millis(1);
+        ConnectionPool::<Stream>::builder(addr).config(config).maximum(2).retry_pause(pause).timeout(LONG)
+    };
+
+    // Each call makes an attempt, also those that have waited for the first.
+    let addr = fixture.nobody();
+    let connections = builder(addr).retries(0).build().unwrap();
+    let pool = MuxPool::new(connections, MuxConfig::new(), 1);
+    thread::scope(|scope| {
+        let calls = Vec::from_iter((0..CALLS).map(|_| scope.spawn(|| pool.get().unwrap_err())));
+        for call in calls {
+            let error = call.join().unwrap();
+            assert!(matches!(error, GetError::Connect { attempts: 1, .. }), "{error}");
+        }
+    });
+    let stats = pool.connections().stats();
+    assert_eq!((stats.failed, stats.made, stats.open), (CALLS as u64, 0, 0), "{stats:?}");
+    let listener = listener_at(addr);
+    let (first, first_server) = get_and_accept(&pool, &listener);
+    check_pair(&first, &first_server);
+
+    // If no further connection can be made, a loaded mux serves.
+    drop(listener);
+    let pending = ask(&first, b"not answered yet");
+    let again = pool.get().unwrap();
+    assert_eq!((again.in_flight(), pool.loads()), (1, vec![1]));
+    let listener = listener_at(addr);
+    let (second, second_server) = get_and_accept(&pool, &listener);
+    assert_eq!((second.in_flight(), pool.loads()), (0, vec![1, 0]));
+    check_pair(&second, &second_server);
+    next(&first_server).answer(b"!").unwrap();
+    assert_eq!(pending.wait().unwrap(), b"!");
+    let stats = pool.connections().stats();
+    assert_eq!((stats.failed, stats.made), (CALLS as u64 + 1, 2), "{stats:?}");
+
+    // Those that wait for the first mux get it, once an attempt succeeds.
+    let addr = fixture.nobody();
+    let connections = builder(addr).retries(u32::MAX).build().unwrap();
+    let pool = MuxPool::new(connections, MuxConfig::new(), CALLS as u32);
+    thread::scope(|scope| {
+        let calls = Vec::from_iter((0..CALLS).map(|_| scope.spawn(|| pool.get().unwrap())));
+        let limit = Instant::now() + LONG;
+        while pool.connections().stats().failed == 0 {
+            assert!(Instant::now() < limit, "{pool:?}");
+            thread::sleep(Duration::from_millis(1));
+        }
+        let listener = listener_at(addr);
+        let server = accept(&listener);
+        calls.into_iter().for_each(|call| check_pair(&call.join().unwrap(), &server));
+        assert_eq!((pool.connections().stats().made, pool.loads()), (1, vec![0]));
+    });
     Ok(())
 }
 
