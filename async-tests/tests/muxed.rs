@@ -8,7 +8,7 @@ use std::task::Poll;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use test_harness::{Outcome, cases};
+use test_harness::{Outcome, cases, skip};
 use trespass::connections::GetError;
 use trespass::mux::{Arrived, Mux, MuxConfig, MuxError, MuxPool, ProtocolViolation};
 
@@ -21,6 +21,7 @@ use super::runtime::{
 pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
     cases!(suite: answers_come_in_any_order, many_requests_are_in_flight, tasks_share_a_mux,
         requests_share_writes, a_corked_mux_sends_what_a_call_waits_for, a_drain_sleeps_until_all_is_taken,
+        a_drain_waits_for_bytes_of_the_stream,
         small_requests_pass_a_large_one, a_request_ends_at_its_deadline, dropped_waits_lose_nothing,
         parts_follow_a_dropped_wait, a_dropped_request_is_cancelled, answers_in_parts_wait_for_their_reader,
         the_peer_accepts_no_more_than_it_says, one_way_messages_arrive, requests_fail_with_their_connection,
@@ -206,6 +207,32 @@ fn a_drain_sleeps_until_all_is_taken(fixture: &Fixture) -> Outcome {
         drop(message);
         counted.await.unwrap();
         assert!(polls < 20, "{polls} polls");
+    });
+    Ok(())
+}
+
+/// The peer accepts a long request, and reads nothing of it at first. The buffers of both sides have
+/// room for it, and those of the peer have not.
+fn a_drain_waits_for_bytes_of_the_stream(fixture: &Fixture) -> Outcome {
+    const LEN: usize = 3 << 19;
+    if fixture.is_tcp() {
+        skip!("the system's buffers may have room for all");
+    }
+    fixture.run(async {
+        let (client, mut other) = fixture.streams().await;
+        let client = Mux::over(client, &MuxConfig::new()).unwrap();
+        write_all(&mut other, b"trespmux\x01\0\0\0\x01\0\0\0\0\0\x80\0\0\0\0\0").await;
+        let pending = client.request(pattern(LEN, 1)).await.unwrap();
+        let reading = {
+            let mut draining = pin!(client.drain());
+            let early = timeout(Duration::from_millis(100), draining.as_mut()).await;
+            assert!(early.is_err(), "nobody reads");
+            let reading = spawn(async move { read_to_end(&mut other).await.len() });
+            draining.await.unwrap();
+            reading
+        };
+        drop((client, pending));
+        assert!(reading.await > LEN);
     });
     Ok(())
 }

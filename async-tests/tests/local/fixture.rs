@@ -65,6 +65,10 @@ impl Fixture {
         self.carrier == Carrier::SoftByCm
     }
 
+    pub(crate) fn is_tcp(&self) -> bool {
+        self.carrier == Carrier::Tcp
+    }
+
     pub(crate) fn transport(&self) -> Transport {
         if self.carrier == Carrier::Tcp { Transport::Tcp } else { Transport::Rdma }
     }
