@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use futures_util::{AsyncReadExt, AsyncWriteExt};
 use test_harness::{Outcome, bytes, cases};
 use trespass::Transport;
-use trespass::local::{Listener, ReadHalf, Stream, WriteHalf, sleep, spawn_local, timeout};
+use trespass::local::{Listener, ReadHalf, SeqPacket, Stream, WriteHalf, sleep, spawn_local, timeout};
 
 use super::fixture::{Fixture, LONG, anywhere};
 use super::runtime::yield_now;
@@ -21,7 +21,8 @@ pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
         blocks_go_without_a_copy, many_connections_of_one_thread, the_traits_of_futures_io,
         a_peer_that_does_not_read_stops_the_writer, times_pass, reads_that_are_dropped_lose_nothing,
         writes_that_are_dropped_give_nothing, unread_bytes_keep_nobody_awake,
-        room_to_write_wakes_no_task_that_waits_for_completions, drains_wait_for_all_bytes);
+        room_to_write_wakes_no_task_that_waits_for_completions, drains_wait_for_all_bytes,
+        drains_wait_for_all_messages);
 }
 
 async fn echo(mut stream: Stream) -> io::Result<()> {
@@ -385,6 +386,50 @@ fn drains_wait_for_all_bytes(fixture: &Fixture) -> Outcome {
         let server = reading.await;
         drop(server);
         // Nothing is left that could be lost.
+        client.drain().await.unwrap();
+    });
+    Ok(())
+}
+
+/// Sends messages of this length until no further one has room. Returns how many were sent.
+async fn send_all_that_fits(client: &mut SeqPacket, length: usize) -> usize {
+    let (mut sent, message) = (0, bytes(8, length));
+    while let Ok(outcome) = timeout(Duration::from_millis(50), client.send(&message)).await {
+        outcome.unwrap();
+        sent += 1;
+    }
+    sent
+}
+
+/// Over TCP, the system may have room for the rest sooner or later.
+fn drains_wait_for_all_messages(fixture: &Fixture) -> Outcome {
+    const LENGTH: usize = 10_000;
+    let waits_for_reader = fixture.transport() == Transport::Rdma;
+    fixture.run(async {
+        let (mut client, mut server) = fixture.packets().await;
+        client.drain().await.unwrap();
+        let (mut count, mut rounds) = (0, 0);
+        loop {
+            count += send_all_that_fits(&mut client, LENGTH).await;
+            let early = timeout(Duration::from_millis(50), client.drain()).await;
+            if early.is_err() || !waits_for_reader {
+                break;
+            }
+            // A busy device may have taken messages since.
+            rounds += 1;
+            assert!(rounds < 20, "nobody receives, and it is ready: {early:?}");
+        }
+        let receiving = spawn_local(async move {
+            let mut buffer = vec![0; LENGTH];
+            for _ in 0..count {
+                assert_eq!(server.recv(&mut buffer).await.unwrap(), LENGTH);
+                assert!(buffer == bytes(8, LENGTH));
+            }
+            server
+        });
+        client.drain().await.unwrap();
+        // Nothing is left that could be lost.
+        drop(receiving.await);
         client.drain().await.unwrap();
     });
     Ok(())

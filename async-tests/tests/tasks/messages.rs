@@ -2,14 +2,16 @@
 
 use std::io::ErrorKind;
 use std::net::Shutdown;
+use std::time::Duration;
 
 use test_harness::{Outcome, bytes, cases};
+use trespass::tokio::SeqPacket;
 
 use super::fixture::Fixture;
 
 pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
     cases!(suite: messages_keep_their_boundaries, a_message_of_any_length_arrives, halves_of_two_tasks,
-        a_buffer_that_is_too_small, the_end_of_messages);
+        a_buffer_that_is_too_small, the_end_of_messages, a_drain_waits_for_the_peer);
 }
 
 fn messages_keep_their_boundaries(fixture: &Fixture) -> Outcome {
@@ -106,6 +108,50 @@ fn the_end_of_messages(fixture: &Fixture) -> Outcome {
         assert_eq!(server.recv(&mut buffer).await.unwrap_err().kind(), ErrorKind::UnexpectedEof);
         server.send(b"still").await.unwrap();
         assert_eq!(client.recv(&mut buffer).await.unwrap(), 5);
+    });
+    Ok(())
+}
+
+/// Sends messages of this length until no further one has room. Returns how many were sent.
+async fn send_all_that_fits(client: &mut SeqPacket, length: usize) -> usize {
+    let (mut sent, message) = (0, bytes(8, length));
+    while let Ok(outcome) = tokio::time::timeout(Duration::from_millis(50), client.send(&message)).await {
+        outcome.unwrap();
+        sent += 1;
+    }
+    sent
+}
+
+/// Over TCP, the system may have room for the rest sooner or later.
+fn a_drain_waits_for_the_peer(fixture: &Fixture) -> Outcome {
+    const LENGTH: usize = 10_000;
+    let waits_for_reader = !fixture.is_tcp();
+    fixture.run(async {
+        let (mut client, mut server) = fixture.packets().await;
+        client.drain().await.unwrap();
+        let (mut count, mut rounds) = (0, 0);
+        loop {
+            count += send_all_that_fits(&mut client, LENGTH).await;
+            let early = tokio::time::timeout(Duration::from_millis(50), client.drain()).await;
+            if early.is_err() || !waits_for_reader {
+                break;
+            }
+            // A busy device may have taken messages since.
+            rounds += 1;
+            assert!(rounds < 20, "nobody receives, and it is ready: {early:?}");
+        }
+        let receiving = tokio::spawn(async move {
+            let mut buffer = vec![0; LENGTH];
+            for _ in 0..count {
+                assert_eq!(server.recv(&mut buffer).await.unwrap(), LENGTH);
+                assert!(buffer == bytes(8, LENGTH));
+            }
+            server
+        });
+        client.drain().await.unwrap();
+        // Nothing is left that could be lost.
+        drop(receiving.await.unwrap());
+        client.drain().await.unwrap();
     });
     Ok(())
 }
