@@ -214,7 +214,7 @@ fn a_drain_sleeps_until_all_is_taken(fixture: &Fixture) -> Outcome {
 /// The peer accepts a long request, and reads nothing of it at first. The buffers of both sides have
 /// room for it, and those of the peer have not.
 fn a_drain_waits_for_bytes_of_the_stream(fixture: &Fixture) -> Outcome {
-    const LEN: usize = 3 << 19;
+    const LEN: usize = 5 << 18;
     if fixture.is_tcp() {
         skip!("the system's buffers may have room for all");
     }
