@@ -317,8 +317,9 @@ impl Worker {
 
     /// Does all pending work, waits for events if there are none, up to `timeout` (`None` waits
     /// without limit), and appends the events to `events`. It sleeps while it waits, unless
-    /// [`worker_spin`](crate::Builder::worker_spin) says otherwise. After a poll that found events of
-    /// several connections over RDMA it first polls 256 times, because a sleep costs as much.
+    /// [`worker_spin`](crate::Builder::worker_spin) says otherwise. After a poll that found several
+    /// events it first polls 256 times over RDMA, because a sleep costs as much. It does not where the
+    /// process may use one processor only.
     ///
     /// # Errors
     ///

@@ -13,4 +13,5 @@ pub(crate) mod tests;
 
 pub use builder::Builder;
 pub use error::ConfigError;
+pub(crate) use parameters::ONE_PROCESSOR;
 pub use parameters::{Bootstrap, Config};

@@ -115,7 +115,7 @@ const INLINE: u32 = 256 + FRAME_HEADER as u32;
 const SPIN: Duration = Duration::from_micros(200);
 
 /// Whether the process may use one processor only. Spinning would keep the peer from it.
-static ONE_PROCESSOR: LazyLock<bool> =
+pub(crate) static ONE_PROCESSOR: LazyLock<bool> =
     LazyLock::new(|| std::thread::available_parallelism().is_ok_and(|count| count.get() == 1));
 
 impl Default for Config {

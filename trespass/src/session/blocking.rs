@@ -387,6 +387,10 @@ impl Caller<'_> {
             if self.has_others() {
                 return None;
             }
+            if now >= yields_at {
+                thread::yield_now();
+                yields_at = now + YIELD_INTERVAL;
+            }
             for _ in 0..MOVES_PER_CLOCK_READ {
                 let outcome = match call.poll_once(&mut self.connection, scope) {
                     PollOutcome::Nothing if scope != PollScope::All => break,
@@ -409,10 +413,6 @@ impl Caller<'_> {
                 }
             }
             now = Instant::now();
-            if now >= yields_at {
-                thread::yield_now();
-                yields_at = now + YIELD_INTERVAL;
-            }
         }
         None
     }

@@ -168,6 +168,12 @@ impl<T: Descriptor> Connected<T> {
         self.registered.into_inner()
     }
 
+    /// Whether the next call of a read is a look. Outside of a task none is: the runtime wakes whom it
+    /// has let wait while it holds their list, and a waker that reads at once must not add to that.
+    fn looks(&self) -> bool {
+        self.looks.take() && task::try_id().is_some()
+    }
+
     /// Makes a non-blocking call for the one task that polls a direction. If it would block, wakes the
     /// task at the next event.
     pub(super) fn poll_call<R>(
@@ -200,12 +206,6 @@ impl<T: Descriptor> Connected<T> {
                 }
             }
         }
-    }
-
-    /// Whether the next call of a read is a look. Outside of a task none is: the runtime wakes whom it
-    /// has let wait while it holds their list, and a waker that reads at once must not add to that.
-    fn looks(&self) -> bool {
-        self.looks.take() && task::try_id().is_some()
     }
 
     /// The same for a read. The second argument of `call` is whether it is made again without an event.

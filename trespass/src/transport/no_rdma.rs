@@ -19,7 +19,7 @@ pub(crate) struct CqSlot;
 pub(crate) enum WorkCompletion {}
 
 impl WorkerCq {
-    pub(crate) fn exists(&self) -> bool {
+    pub(crate) fn is_worth_a_look(&self) -> bool {
         false
     }
 

@@ -124,7 +124,7 @@ fn sleeps_of_an_echo(fixture: &Fixture, rounds: u64, spin: Duration) -> u64 {
             }
             if echoed == rounds {
                 let slept = sleeps(own_number()) - before;
-                // The next poll sends the last answer.
+                // Over TCP the next poll sends the last answer.
                 worker.poll(&mut events, Some(Duration::ZERO)).unwrap();
                 return slept;
             }

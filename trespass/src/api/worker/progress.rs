@@ -15,9 +15,6 @@ use crate::session::readiness::{Readiness, Until};
 const MAX_ROUNDS: u32 = 16;
 /// Closed connections that the service thread serves in a visit.
 const MOST_VISITED: u32 = 16;
-/// Polls of the completion queue, each of less than 0.1 us, before a worker with several busy
-/// connections sleeps.
-const LOOKS: u32 = 256;
 /// Polls of the completion queue before a spinning worker asks the system and the clock once.
 const POLLS_PER_SYSTEM_CHECK: u32 = 64;
 
@@ -117,21 +114,24 @@ impl WorkerCall<'_> {
 }
 
 impl WorkerInner {
-    /// Polls for about as long as a sleep and its wake-up take, if the last poll has found events of
-    /// several connections, because their peers then answer soon. Returns whether anything has happened.
+    /// Polls for about as long as a sleep and its wake-up take, if the last poll has found several
+    /// events, because their peers then answer soon. Returns whether anything has happened.
     pub(crate) fn look(&mut self, limit: Until, events: &mut Vec<Event>) -> bool {
         let looks = std::mem::take(&mut self.found_several) && !self.exported.get();
-        if !looks || limit.is_over() || !self.worker_cq.exists() {
+        if !looks || limit.is_over() || !self.worker_cq.is_worth_a_look() {
             return false;
         }
         let before = events.len();
-        for _ in 0..LOOKS {
-            self.poll_completions();
-            self.progress_dirty();
+        for _ in 0..self.looks {
+            let moved = self.poll_completions() | self.progress_dirty();
             self.deliver_events(events);
             if events.len() > before {
                 self.found_several = true;
                 return true;
+            }
+            // Rounds that move something take longer.
+            if self.woken.load(Ordering::Relaxed) || moved && limit.is_over() {
+                break;
             }
         }
         false

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use mio::Token;
 
 use super::{Event, Key};
-use crate::config::Config;
+use crate::config::{Config, ONE_PROCESSOR};
 use crate::error::ConnectError;
 use crate::handshake::Transport;
 use crate::pool::Pool;
@@ -34,6 +34,9 @@ const EVENTS_PER_POLL: usize = 256;
 pub(super) const WORKER_CQ: Token = Token(usize::MAX - 1);
 /// The upper bound of a linger time, because later times do not fit a clock value.
 const MAX_LINGER: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
+/// Polls of the completion queue before a worker with several busy connections sleeps.
+const LOOKS: u32 = 256;
 
 /// What the calls of a worker use.
 pub(crate) struct WorkerInner {
@@ -62,8 +65,10 @@ pub(crate) struct WorkerInner {
     pub(super) pending_events: VecDeque<Event>,
     /// Polls since the system was last asked, for a worker that spins.
     pub(super) polls: u32,
-    /// The last poll found events of several connections.
+    /// The last poll found several events.
     pub(super) found_several: bool,
+    /// The polls that then precede a sleep.
+    pub(crate) looks: u32,
     /// Whether the program has the poller's descriptor.
     pub(super) exported: Cell<bool>,
     /// A [`WorkerWaker`] has ended the poll.
@@ -137,6 +142,7 @@ impl WorkerInner {
             pending_events: VecDeque::new(),
             polls: 0,
             found_several: false,
+            looks: if *ONE_PROCESSOR { 0 } else { LOOKS },
         })
     }
 

@@ -63,9 +63,15 @@ impl<B: DeviceBlock> WorkerCq<B> {
         self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a connection has used the completion queue.
-    pub(crate) fn exists(&self) -> bool {
-        self.lock().is_some()
+    /// Whether a poll is cheap, and may find something: connections use the completion queue, and none
+    /// of their queue pairs drains.
+    pub(crate) fn is_worth_a_look(&self) -> bool {
+        self.lock().as_ref().is_some_and(|dispatcher| match &dispatcher.queue_pairs {
+            QueuePairs::ManyQueuePairs(many) => {
+                !dispatcher.broken && many.draining.is_empty() && !many.pairs.is_empty()
+            }
+            QueuePairs::One(_) => false,
+        })
     }
 
     /// The slot for the connection that the worker knows by this index.
