@@ -679,7 +679,7 @@ fn a_pool_connects_again_after_a_failure(fixture: &Fixture) -> Outcome {
         let stats = pool.connections().stats();
         assert_eq!((stats.failed, stats.made, stats.open), (2, 0, 0), "{stats:?}");
 
-        // The one that has waited makes attempts of its own.
+        // The call that has waited now connects by itself.
         let mut listener = listener_at(fixture, addr).await;
         let accepting = spawn(async move { (accept(&mut listener).await, listener) });
         let first = waiting.await.unwrap();

@@ -63,12 +63,12 @@ impl Looks {
 mod tests {
     use super::*;
 
-    /// The looks that find nothing until the connection waits. `meanwhile` runs after each.
-    fn look(looks: &Looks, meanwhile: impl Fn()) -> u32 {
+    /// The looks that find nothing until the connection waits. Calls `after_each` after each of them.
+    fn look(looks: &Looks, after_each: impl Fn()) -> u32 {
         let mut count = 0;
         while looks.take() {
             looks.found_nothing();
-            meanwhile();
+            after_each();
             count += 1;
         }
         count

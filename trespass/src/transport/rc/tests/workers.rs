@@ -123,7 +123,7 @@ fn connections_of_a_worker_share_a_completion_queue() {
     both.end();
 }
 
-/// The peer begins while the program goes on. What follows goes together.
+/// The peer begins while the program goes on. Later messages go together.
 #[test]
 #[cfg_attr(miri, ignore = "opens sockets")]
 fn the_first_message_after_a_poll_goes_at_once() {
