@@ -122,6 +122,7 @@ impl PostSendGuard for NotingGuard<'_> {
 #[test]
 fn a_vendors_list_gets_inline_data_in_order_and_whole() {
     let fake = Fake::new();
+    *fake.world.inline_data.lock().unwrap() = Some(Vec::new());
     let mut setup = pair(&fake, QueuePairType::ReliableConnection);
     let mut guard = NotingGuard { list: setup.qp.start_post_send(), operations: Vec::new() };
     guard.construct_wr(1, SIGNALED).setup_send().setup_inline_data(b"one slice");
@@ -132,7 +133,8 @@ fn a_vendors_list_gets_inline_data_in_order_and_whole() {
     assert_eq!(guard.operations, [Operation::Send, Operation::Write, Operation::SendWithImmediate]);
     guard.post().unwrap();
     assert_eq!(fake.world.posted.load(Relaxed), 3);
-    assert_eq!(*fake.world.inline_data.lock().unwrap(), [&b"one slice"[..], b"one after other", b"the last"]);
+    let recorded = fake.world.inline_data.lock().unwrap().take().unwrap();
+    assert_eq!(recorded, [&b"one slice"[..], b"one after other", b"the last"]);
 }
 
 /// What had been destroyed when a vendor's object was dropped; `None` before.

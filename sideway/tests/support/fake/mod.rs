@@ -194,8 +194,8 @@ pub struct FakeWorld {
     pub received: AtomicU64,
     pub aborted: AtomicU64,
     pub inline_bytes: AtomicU64,
-    /// The inline data of each request of an extended pair.
-    pub inline_data: Mutex<Vec<Vec<u8>>>,
+    /// The inline data of each request of an extended pair, if a test asks for it by `Some`.
+    pub inline_data: Mutex<Option<Vec<Vec<u8>>>>,
     pub next_polls: AtomicU64,
     pub polls: AtomicU64,
     /// The number of calls of `ibv_dereg_mr` that fail with `EBUSY`.

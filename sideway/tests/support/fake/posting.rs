@@ -368,12 +368,15 @@ unsafe fn buffer(qp: *mut ibv_qp_ex, entries: usize, inline: usize) {
     list.waiting = false;
 }
 
-/// Records the inline data of the last request.
-unsafe fn inline_buffer(qp: *mut ibv_qp_ex, bytes: Vec<u8>) {
+/// Gives the last request the bytes of these pieces, and records them for a test that asks for them.
+unsafe fn inline_buffer<'bytes>(qp: *mut ibv_qp_ex, pieces: impl Iterator<Item = &'bytes [u8]> + Clone) {
     // SAFETY: the caller passes a live pair, as C requires.
-    unsafe {
-        buffer(qp, 0, bytes.len());
-        Qp::of(qp.cast()).world.inline_data.lock().unwrap().push(bytes);
+    let world = unsafe {
+        buffer(qp, 0, pieces.clone().map(<[u8]>::len).sum());
+        Qp::of(qp.cast()).world
+    };
+    if let Some(recorded) = &mut *world.inline_data.lock().unwrap() {
+        recorded.push(pieces.flatten().copied().collect());
     }
 }
 
@@ -425,20 +428,19 @@ unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, l
     // readable.
     unsafe {
         let bytes = std::slice::from_raw_parts(addr.cast::<u8>(), length);
-        inline_buffer(qp, bytes.to_vec());
+        inline_buffer(qp, std::iter::once(bytes));
     }
 }
 
 unsafe extern "C" fn wr_set_inline_data_list(qp: *mut ibv_qp_ex, count: usize, list: *const ibv_data_buf) {
-    let mut bytes = Vec::new();
-    for n in 0..count {
+    let pieces = (0..count).map(|n| {
         // SAFETY: the caller keeps the contract of the C function: the list has this many pieces,
         // whose bytes are readable.
         unsafe {
             let piece = list.add(n).read();
-            bytes.extend_from_slice(std::slice::from_raw_parts(piece.addr.cast::<u8>(), piece.length));
+            std::slice::from_raw_parts(piece.addr.cast::<u8>(), piece.length)
         }
-    }
+    });
     // SAFETY: the caller keeps the contract of the C function: the pair is alive.
-    unsafe { inline_buffer(qp, bytes) };
+    unsafe { inline_buffer(qp, pieces) };
 }
