@@ -9,7 +9,7 @@ use mio::event::Event;
 
 use crate::session::connection::Connection;
 use crate::session::exit::UnsentBytes;
-use crate::session::lingering::{self, CloseProgress, LingeringClose};
+use crate::session::lingering::{CloseProgress, LingeringClose};
 use crate::session::readiness::{Poller, Until};
 use crate::session::service::{NextTurn, Place, ServiceTask, Task};
 use crate::session::sleep::EventWait;
@@ -34,9 +34,6 @@ pub(crate) fn close(
         tracing::debug!(connection = %connection.info, %error, "its last events are not known");
     }
     let (poller, _) = wait.take_events(&mut connection);
-    if lingering::reset_unread(&mut connection) {
-        return poller;
-    }
     if let Some(poller) = &poller
         && let Err(error) = connection.deregister(poller)
     {

@@ -576,12 +576,6 @@ impl Connection {
         self.sndbuf
     }
 
-    /// Whether nothing is left to send. Over TCP the kernel keeps what it has accepted. Over RDMA
-    /// the peer's device must have it.
-    pub(crate) fn is_over(&self) -> bool {
-        self.protocol.failure().is_some() || self.protocol.is_closed() || self.protocol.is_delivered()
-    }
-
     /// Whether the peer's device or this side's kernel has all bytes.
     pub(crate) fn is_delivered(&self) -> bool {
         self.protocol.is_delivered()
@@ -651,8 +645,16 @@ impl DroppedConnection for Connection {
         self.driver.is_tcp()
     }
 
-    fn is_complete(&self) -> bool {
-        self.protocol.failure().is_some() || self.protocol.is_closed()
+    fn has_failed(&self) -> bool {
+        self.protocol.failure().is_some()
+    }
+
+    fn has_told_peer(&self) -> bool {
+        self.driver.has_told_peer()
+    }
+
+    fn is_closed(&self) -> bool {
+        self.protocol.is_closed()
     }
 
     fn is_delivered(&self) -> bool {

@@ -39,8 +39,15 @@ pub(crate) trait DroppedConnection {
 
     fn is_tcp(&self) -> bool;
 
-    /// Whether it has failed, or both sides have closed it.
-    fn is_complete(&self) -> bool;
+    /// Whether it has failed, also by [`abort`](Self::abort).
+    fn has_failed(&self) -> bool;
+
+    /// After a failure: whether the peer has been told, or cannot be. A device may send the RESET late,
+    /// and only as long as the queue pair exists.
+    fn has_told_peer(&self) -> bool;
+
+    /// Whether both sides have closed it.
+    fn is_closed(&self) -> bool;
 
     /// Whether the peer's device or this side's kernel has all bytes.
     fn is_delivered(&self) -> bool;
@@ -51,16 +58,22 @@ pub(crate) trait DroppedConnection {
     /// Whether it needs no more turns. A TCP socket that still gets bytes, even the peer's FIN frame,
     /// would send a reset, and the peer could lose what it has not read.
     fn has_ended(&self) -> bool {
-        self.is_complete() || (self.is_delivered() && !self.is_tcp())
+        if self.has_failed() {
+            return self.has_told_peer();
+        }
+        self.is_closed() || (self.is_delivered() && !self.is_tcp())
     }
 }
 
 /// The state of a connection after its drop.
 pub(crate) struct LingeringClose {
-    /// The end of the time that is left; `None` without limit.
+    /// The end of the time that is left; `None` without limit, and after a failure, whose telling has
+    /// a limit of the driver.
     until: Option<Instant>,
     /// The data bytes that had arrived when all bytes were sent. `None` before.
     received: Option<u64>,
+    /// The time was over before.
+    expired: bool,
 }
 
 /// The outcome of a turn.
@@ -85,7 +98,8 @@ pub(crate) fn reset_unread(connection: &mut impl DroppedConnection) -> bool {
 }
 
 impl LingeringClose {
-    /// Begins to close a connection. Returns `None` if nothing is left to do.
+    /// Begins to close a connection, or to reset it if the linger time is zero or the program has not
+    /// read all that has arrived. Returns `None` if nothing is left to do.
     pub(crate) fn begin(
         connection: &mut impl DroppedConnection,
         linger: Duration,
@@ -93,11 +107,12 @@ impl LingeringClose {
     ) -> Option<Self> {
         if linger.is_zero() {
             connection.abort();
-            return None;
+        } else if !reset_unread(connection) {
+            connection.close();
+            connection.progress();
         }
-        connection.close();
-        connection.progress();
-        (!connection.has_ended()).then(|| Self { until: now.checked_add(linger), received: None })
+        let until = now.checked_add(linger);
+        (!connection.has_ended()).then(|| Self { until, received: None, expired: false })
     }
 
     /// Whether the peer's device or this side's kernel had all bytes in an earlier turn.
@@ -123,6 +138,22 @@ impl LingeringClose {
     /// Continues after events, or when the time is over.
     pub(crate) fn turn(&mut self, connection: &mut impl DroppedConnection, now: Instant) -> CloseProgress {
         connection.progress();
+        if !connection.has_failed() && self.ends_in_order(connection, now) {
+            return CloseProgress::Ended;
+        }
+        if connection.has_failed() {
+            self.until = None;
+        }
+        match connection.has_ended() {
+            false => CloseProgress::Waits,
+            true if self.expired => CloseProgress::Expired,
+            true => CloseProgress::Ended,
+        }
+    }
+
+    /// Ends this side's half when all is sent, and aborts when the peer must be reset. Returns whether
+    /// the connection needs no more turns.
+    fn ends_in_order(&mut self, connection: &mut impl DroppedConnection, now: Instant) -> bool {
         if self.received.is_none() && connection.is_delivered() {
             connection.half_close();
             self.received = Some(connection.bytes_received());
@@ -130,22 +161,20 @@ impl LingeringClose {
             self.until = Some(self.until.map_or(latest, |until| until.min(latest)));
         }
         if connection.has_ended() {
-            return CloseProgress::Ended;
+            return true;
         }
         let late = self.until.is_some_and(|until| now >= until);
         match self.received {
-            Some(before) if connection.bytes_received() > before => {
-                // As over TCP, a peer that writes to a closed connection gets a reset.
-                connection.abort();
-                CloseProgress::Ended
-            }
+            // As over TCP, a peer that writes to a closed connection gets a reset.
+            Some(before) if connection.bytes_received() > before => connection.abort(),
+            Some(_) => return late,
             None if late => {
+                self.expired = true;
                 connection.abort();
-                CloseProgress::Expired
             }
-            Some(_) if late => CloseProgress::Ended,
-            _ => CloseProgress::Waits,
+            None => (),
         }
+        false
     }
 
     /// When the next turn is due, after one that [waits](CloseProgress::Waits).

@@ -12,7 +12,8 @@ use super::explore;
 use super::plan::{ReadPolicy, SimPlan, TransportKind};
 use super::rng::SimRng;
 use super::simulation::{RunStatistics, Simulation};
-use crate::session::lingering::{self, CloseProgress, DroppedConnection, LingeringClose};
+use crate::protocol::FailureCause;
+use crate::session::lingering::{CloseProgress, DroppedConnection, LingeringClose};
 use crate::session::schedule::NextTurn;
 
 /// The longest close after the last byte.
@@ -66,9 +67,16 @@ impl DroppedConnection for Dropped<'_> {
         matches!(self.transport, SimTransport::Tcp(_))
     }
 
-    fn is_complete(&self) -> bool {
-        let connection = &self.end.connection;
-        connection.failure().is_some() || (connection.is_closed() && self.end.is_written())
+    fn has_failed(&self) -> bool {
+        self.end.connection.failure().is_some()
+    }
+
+    fn has_told_peer(&self) -> bool {
+        self.is_tcp() || self.end.is_gone()
+    }
+
+    fn is_closed(&self) -> bool {
+        self.end.connection.is_closed() && self.end.is_written()
     }
 
     fn is_delivered(&self) -> bool {
@@ -101,6 +109,8 @@ struct Met {
     written: usize,
     expired: usize,
     killed: usize,
+    /// Resets after the end of the data.
+    reset_after_end: usize,
 }
 
 /// A run, in which the program of `end` drops its connection.
@@ -113,6 +123,8 @@ struct Closing {
     close: Option<LingeringClose>,
     /// The data bytes that had come when all was delivered.
     received: Option<u64>,
+    /// The program had shut down its direction.
+    shut: bool,
     /// The program had not read all.
     unread: bool,
     expired: bool,
@@ -143,6 +155,7 @@ impl Closing {
             dropped_at: now,
             close: None,
             received: None,
+            shut: simulation.programs[end].shut,
             unread: false,
             expired: false,
             given: peer.is_complete().then(|| peer.given()),
@@ -155,10 +168,11 @@ impl Closing {
         };
         closing.simulation.programs[end].drop_all();
         closing.simulation.oracles[end].close();
-        closing.simulation.ends[end].connection.cork(false);
+        closing.simulation.ends[end].drop_program();
         let (unread, close) = closing.dropped(|connection| {
-            let unread = lingering::reset_unread(connection);
-            (unread, if unread { None } else { LingeringClose::begin(connection, linger, now) })
+            let before = connection.has_failed();
+            let close = LingeringClose::begin(connection, linger, now);
+            (connection.has_failed() && !before, close)
         });
         assert!(!(unread && closing.given.is_some()), "all was read: {}", closing.simulation.state());
         (closing.unread, closing.close) = (unread, close);
@@ -232,11 +246,7 @@ impl Closing {
         let (now, mut close) = (self.simulation.now, self.close.take());
         let progress = self.dropped(|connection| {
             let progress = close.as_mut().map(|close| close.turn(connection, now));
-            progress.unwrap_or_else(|| {
-                // What a failed connection still tells its peer.
-                connection.progress();
-                CloseProgress::Ended
-            })
+            progress.unwrap_or(CloseProgress::Ended)
         });
         if close.as_ref().is_some_and(LingeringClose::is_delivered) {
             self.check_delivered(progress);
@@ -250,13 +260,10 @@ impl Closing {
             CloseProgress::Ended => (),
         }
         let Simulation { ends, transport, .. } = &mut self.simulation;
-        let own = &mut ends[self.end];
-        if own.connection.failure().is_none() || own.is_gone() {
-            own.drop_finished(transport);
-            self.is_gone = true;
-            let took = now - self.dropped_at;
-            assert!(took <= self.linger + AFTER_LAST_BYTE + SLACK, "I14: a close takes {took:?}");
-        }
+        ends[self.end].drop_finished(transport);
+        self.is_gone = true;
+        let took = now - self.dropped_at;
+        assert!(took <= self.linger + AFTER_LAST_BYTE + SLACK, "I14: a close takes {took:?}");
     }
 
     /// After the last byte the peer's kernel knows the end, and a peer that writes gets a reset.
@@ -297,10 +304,16 @@ impl Closing {
         }
     }
 
+    /// Whether the peer's queue pair gets a RESET.
+    fn must_reset(&self) -> bool {
+        (self.unread || self.expired) && matches!(self.simulation.transport, SimTransport::Rc(..))
+    }
+
     /// Whether the peer knows of the end, or is gone.
     fn peer_has_ended(&mut self) -> bool {
         let peer = 1 - self.end;
-        if self.simulation.oracles[self.end].has_ended() || self.simulation.ends[peer].killed {
+        let knows_end = self.simulation.oracles[self.end].has_ended() && !self.must_reset();
+        if knows_end || self.simulation.ends[peer].killed {
             return true;
         }
         if self.simulation.now < self.wakes_at
@@ -329,7 +342,13 @@ impl Closing {
         let written = self.given != Some(self.simulation.oracles[1 - self.end].given());
         let state = || self.simulation.state();
         assert!(clean || self.unread || self.expired || written, "I14: lost without a reason: {}", state());
-        assert!(!(clean && self.unread), "I14: an end instead of a reset: {}", state());
+        assert!(!(clean && self.unread && !self.shut), "I14: an end instead of a reset: {}", state());
+        if self.must_reset() {
+            let peer = &self.simulation.ends[1 - self.end].ending;
+            let is_reset = *peer == Some(EndReason::Failed(FailureCause::PeerReset));
+            assert!(is_reset, "I14: a lost reset, {peer:?}: {}", state());
+            met.reset_after_end += usize::from(clean);
+        }
         assert!(!self.expired || late + SLACK >= self.linger || written, "I14: nobody was late: {}", state());
         met.clean += usize::from(clean);
         met.late += usize::from(clean && late > Duration::from_secs(3));
@@ -344,10 +363,16 @@ impl Closing {
 /// Virtual time that passes while everybody is busy.
 const SLACK: Duration = Duration::from_millis(600);
 
-/// A program that writes and then drops its connection. Often it has read all that came.
+/// A program that writes and then drops its connection. Often it has read all that came, or has shut
+/// down its own direction.
 fn drops(mut simulation: Simulation, end: usize) -> Option<Simulation> {
     let steps = simulation.rng.within(0..1500) as u64;
     simulation.steps(steps);
+    if simulation.rng.one_in(4) {
+        simulation.shut(end);
+        let steps = simulation.rng.within(0..300) as u64;
+        simulation.steps(steps);
+    }
     if simulation.rng.one_in(2) {
         let writes = std::mem::replace(&mut simulation.programs[1 - end].done_writing, true);
         simulation.until("the program has read all", |simulation| {
@@ -389,6 +414,7 @@ fn i14_a_dropped_tcp_connection_delivers_all() {
 fn i14_a_dropped_rdma_connection_delivers_all() {
     let met = explore_closing(100_000, TransportKind::Rc, false);
     assert!(met.clean > 5 && met.late > 0 && met.unread > 0 && met.expired > 0, "{met:?}");
+    assert!(met.reset_after_end > 0, "{met:?}");
 }
 
 /// The peer's FIN arrives after the drop, while the peer has not read all.

@@ -23,7 +23,7 @@ use super::wire::{Clock, SimSocket, SocketAccount, WireSide};
 use super::{explore, tell_failed_run};
 use crate::protocol::setup::TCP_FRAME_MAX;
 use crate::protocol::{Blocks, ConnectionKind, ConnectionSetup, LinkType, ProtocolMachine, Purpose};
-use crate::session::lingering::{self, CloseProgress, DroppedConnection, LingeringClose};
+use crate::session::lingering::{CloseProgress, DroppedConnection, LingeringClose};
 use crate::session::schedule::{NextTurn, Schedule};
 use crate::session::service::EVENTS;
 use crate::transport::SystemEvent;
@@ -114,8 +114,16 @@ impl DroppedConnection for Endpoint {
         true
     }
 
-    fn is_complete(&self) -> bool {
-        self.protocol.failure().is_some() || self.protocol.is_closed()
+    fn has_failed(&self) -> bool {
+        self.protocol.failure().is_some()
+    }
+
+    fn has_told_peer(&self) -> bool {
+        true
+    }
+
+    fn is_closed(&self) -> bool {
+        self.protocol.is_closed()
     }
 
     fn is_delivered(&self) -> bool {
@@ -305,8 +313,7 @@ impl Crowd {
         closer.account.reset(CALLS);
         closer.seen = now;
         end.on_event(false);
-        let close =
-            if lingering::reset_unread(end) { None } else { LingeringClose::begin(end, closer.linger, now) };
+        let close = LingeringClose::begin(end, closer.linger, now);
         let work = closer.account.work();
         assert!(work.bytes <= BYTES, "{:?}: {work:?} in a drop", closer.peer.behaviour);
         match close {

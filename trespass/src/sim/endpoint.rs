@@ -64,6 +64,10 @@ pub(super) struct SimEndpoint {
     pub(super) killed: bool,
     /// The turns left after a failure, in which a RESET can still get out.
     grace: usize,
+    /// The program has dropped the connection, whose queue pair stays until a RESET is acknowledged.
+    dropped: bool,
+    /// The device has failed a request.
+    broken: bool,
     /// A block that the connection gave back, to be posted again.
     spare: Option<SimBlock>,
     /// For TCP: bytes that the socket has not taken yet, and the beginning of an incomplete frame.
@@ -94,6 +98,8 @@ impl SimEndpoint {
             torn_down: false,
             killed: false,
             grace: 0,
+            dropped: false,
+            broken: false,
             spare: None,
             unsent: Vec::new(),
             partial: Vec::new(),
@@ -235,6 +241,7 @@ impl SimEndpoint {
                 hint: "it is a test".into(),
             };
             self.connection.failed(cause);
+            self.broken = true;
             return true;
         }
         while let Some(mut done) = self.queue.complete(sent.id) {
@@ -429,6 +436,11 @@ impl SimEndpoint {
             // The bytes that the socket has not taken must still be written.
             Some(EndReason::Closed) if !self.unsent.is_empty() => {}
             Some(EndReason::Closed) => self.tear_down(transport),
+            Some(EndReason::Failed(_)) if self.dropped && matches!(transport, SimTransport::Rc(..)) => {
+                if self.queue.is_empty() || self.broken {
+                    self.tear_down(transport);
+                }
+            }
             Some(EndReason::Failed(_)) if self.grace == 0 => self.grace = rng.within(1..12),
             Some(EndReason::Failed(_)) => {
                 self.grace -= 1;
@@ -457,6 +469,12 @@ impl SimEndpoint {
         }
         self.take_events();
         assert!(self.tickets.is_empty(), "I9: {}: {} tickets never complete", self.which, self.tickets.len());
+    }
+
+    /// The program drops the connection.
+    pub(super) fn drop_program(&mut self) {
+        self.connection.cork(false);
+        self.dropped = true;
     }
 
     /// Destroys the queue pair or closes the socket of a connection that the service thread has

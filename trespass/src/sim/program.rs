@@ -17,7 +17,7 @@ pub(super) struct SimProgram {
     sending: Option<(u64, u64)>,
     /// The program shuts its direction down once no message is partially sent.
     pub(super) shuts: bool,
-    shut: bool,
+    pub(super) shut: bool,
     /// The sizes to send; the program sends nothing else.
     pub(super) script: Option<VecDeque<usize>>,
     /// The lengths of the received messages.

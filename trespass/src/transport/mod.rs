@@ -104,6 +104,16 @@ impl TransportDriver {
         matches!(self, Self::Tcp(_))
     }
 
+    /// After a failure: whether the peer has been told, or cannot be. A TCP socket keeps what it has
+    /// accepted.
+    pub(crate) fn has_told_peer(&self) -> bool {
+        match self {
+            Self::Tcp(_) => true,
+            #[cfg(feature = "rdma")]
+            Self::Rc(rc) => rc.has_told_peer(),
+        }
+    }
+
     /// Over TCP, tells the peer's kernel that no more bytes come.
     pub(crate) fn half_close(&mut self) {
         match self {

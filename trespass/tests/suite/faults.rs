@@ -13,14 +13,14 @@
 mod processes;
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr};
 use std::process::{Child, Command, ExitCode};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use sideway::soft::{self, faults};
 use test_harness::{Outcome, RunOptions, Suite, cases};
-use trespass::{Builder, Listener, Policy, Pool, SeqPacket, Stream, Transport};
+use trespass::{Builder, Config, Event, Kind, Listener, Policy, Pool, SeqPacket, Stream, Transport, Worker};
 
 use super::fixture::{Fixture, LONG, Target, greet};
 use super::parity::net::{Own, Std};
@@ -62,7 +62,7 @@ pub(crate) fn run(part: &'static str) -> ExitCode {
     processes::add(&mut suite);
     // The last case leaves queue pairs with a failed device.
     cases!(suite: recovered_faults_are_not_visible, all_at_once, unrecoverable_faults_end_the_connection,
-        a_port_that_goes_down_is_waited_for, silence_is_noticed, idle_programs_are_not_taken_for_dead, calls_that_fail_leave_no_connection_or_one_over_tcp, a_poor_device_is_used_or_not,
+        a_port_that_goes_down_is_waited_for, a_reset_that_the_device_sends_late_arrives, silence_is_noticed, idle_programs_are_not_taken_for_dead, calls_that_fail_leave_no_connection_or_one_over_tcp, a_poor_device_is_used_or_not,
         a_connection_that_loses_rdma_is_reset_and_the_next_one_uses_tcp, whoever_asks_first_hears_of_a_reset,
         a_storm_is_served_where_nothing_passes, a_device_that_fails_ends_what_it_carries);
     let fixture = Ok(Fixture::new(Target::Soft, Ipv4Addr::LOCALHOST.into()));
@@ -323,6 +323,66 @@ fn a_port_that_goes_down_is_waited_for(fixture: &Fixture) -> Outcome {
     let [mut client, mut server] = streams(fixture, &wants);
     assert_eq!(client.transport(), Transport::Rdma, "{:?}", client.fallback_reason());
     greet(&mut client, &mut server);
+    Ok(())
+}
+
+/// A device may send a RESET late, and sends none for a queue pair that is gone. After this side's FIN
+/// the peer would take that for the end.
+fn a_reset_that_the_device_sends_late_arrives(fixture: &Fixture) -> Outcome {
+    let resets = |mut server: Stream, what: &str, drops: &mut dyn FnMut()| {
+        server.set_read_timeout(Some(LONG)).unwrap();
+        assert_eq!(server.read(&mut [0; 8]).unwrap(), 0, "{what}");
+        rules("delay=5ms opcode=send,send_with_imm", 1);
+        drops();
+        let deadline = Instant::now() + LONG;
+        let error = loop {
+            assert!(Instant::now() < deadline, "{what}: the reset has not come");
+            match server.take_error().unwrap() {
+                Some(error) => break error,
+                None => thread::sleep(Duration::from_millis(1)),
+            }
+        };
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{what}");
+        all_have_acted();
+        faults::clear();
+    };
+    faults::clear();
+    let zero = builder(fixture).linger(Duration::ZERO);
+    let drops: [(&str, &Builder, fn(Stream)); 3] = [
+        ("linger time", &zero, drop),
+        ("unread bytes", &builder(fixture), drop),
+        ("linger time, in a worker", &zero, |client| {
+            let mut worker = Worker::new(&Config::default()).unwrap();
+            let key = worker.add(client).unwrap();
+            worker.close(key);
+        }),
+    ];
+    for (what, builder, drop) in drops {
+        let [client, mut server] = streams(fixture, builder);
+        server.write_all(b"unread").unwrap();
+        client.peek(&mut [0; 8]).unwrap();
+        client.shutdown(Shutdown::Write).unwrap();
+        let mut client = Some(client);
+        resets(server, what, &mut || drop(client.take().unwrap()));
+    }
+    for (what, closes) in [("close of a worker's own", true), ("drop of a worker", false)] {
+        let listener = zero.clone().bind(fixture.anywhere()).unwrap();
+        let mut worker = Worker::new(&zero.clone().build().unwrap()).unwrap();
+        let key = worker.connect(listener.local_addr().unwrap(), Kind::Stream).unwrap();
+        let (mut events, deadline) = (Vec::new(), Instant::now() + LONG);
+        while !events.iter().any(|event| matches!(event, Event::Connected { .. })) {
+            assert!(Instant::now() < deadline, "{what}: {events:?}");
+            worker.poll(&mut events, Some(Duration::from_millis(10))).unwrap();
+        }
+        let (server, _) = listener.accept().unwrap();
+        worker.shutdown(key, Shutdown::Write).unwrap();
+        worker.poll(&mut events, Some(Duration::ZERO)).unwrap();
+        let mut worker = Some(worker);
+        resets(server, what, &mut || match &mut worker {
+            Some(worker) if closes => worker.close(key),
+            _ => worker = None,
+        });
+    }
     Ok(())
 }
 

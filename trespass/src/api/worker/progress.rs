@@ -327,24 +327,28 @@ impl WorkerInner {
         let SlotState::Closing { connection, until } = &mut slot.state else { return false };
         let before = connection.stats().bytes_sent;
         connection.progress();
-        let moved = connection.stats().bytes_sent > before;
-        let sated = connection.may_sleep(self.poller.task_waker());
-        if !connection.is_over() && Instant::now() < *until {
-            if connection.awaits_memory() && !std::mem::replace(&mut slot.awaiting_memory, true) {
-                self.awaiting_memory.push(index);
-            }
-            let deadline = connection.next_deadline().map_or(*until, |deadline| deadline.min(*until));
-            self.schedule(index, deadline);
-            if !sated {
-                self.mark_dirty(index);
-            }
-            return moved;
-        }
-        if !connection.is_over() {
+        if !connection.has_failed() && !connection.has_ended() && Instant::now() >= *until {
             connection.abort();
         }
-        self.remove(index);
-        true
+        if connection.has_ended() {
+            self.remove(index);
+            return true;
+        }
+        let moved = connection.stats().bytes_sent > before;
+        let sated = connection.may_sleep(self.poller.task_waker());
+        if connection.awaits_memory() && !std::mem::replace(&mut slot.awaiting_memory, true) {
+            self.awaiting_memory.push(index);
+        }
+        // The driver has a deadline for the telling of a failure.
+        let until = (!connection.has_failed()).then_some(*until);
+        let deadline = connection.next_deadline().into_iter().chain(until).min();
+        if let Some(deadline) = deadline {
+            self.schedule(index, deadline);
+        }
+        if !sated {
+            self.mark_dirty(index);
+        }
+        moved
     }
 
     /// Whether closed connections have something to send, or queue pairs of theirs drain.

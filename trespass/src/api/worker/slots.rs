@@ -102,7 +102,7 @@ pub(super) enum SlotState {
         listener: Option<Key>,
     },
     Open(OpenSlot),
-    /// The program has closed it, and written bytes are still to be sent.
+    /// The program has closed it, and written bytes or a RESET are still to be sent.
     Closing {
         connection: Box<Connection>,
         until: Instant,
@@ -192,13 +192,10 @@ impl WorkerInner {
                 if let Err(error) = connection.deregister(&self.poller) {
                     tracing::error!(%error, "a socket stays in the set of its worker");
                 }
-                let is_reset = lingering::reset_unread(&mut *connection);
                 self.stats_of_gone += connection.stats();
                 self.free_slot(key.index);
                 let linger = connection.linger();
-                if !is_reset {
-                    closing::finish(*connection, linger);
-                }
+                closing::finish(*connection, linger);
             }
             SlotState::Open(OpenSlot { mut connection, .. }) => {
                 if connection.linger().is_zero() {

@@ -111,6 +111,11 @@ impl<B: DeviceBlock> RcDriver<B> {
         self.phase == ClosePhase::Drained
     }
 
+    /// After a failure: whether the RESET frame is acknowledged, or given up.
+    pub(crate) fn has_told_peer(&self) -> bool {
+        !matches!(self.phase, ClosePhase::Open | ClosePhase::Resetting { .. })
+    }
+
     /// Whether it shares no completion queue.
     pub(crate) fn is_alone(&self) -> bool {
         self.pair.is_alone()
