@@ -112,7 +112,7 @@ impl LingeringClose {
             connection.progress();
         }
         let until = now.checked_add(linger);
-        (!connection.has_ended()).then(|| Self { until, received: None, expired: false })
+        (!connection.has_ended()).then_some(Self { until, received: None, expired: false })
     }
 
     /// Whether the peer's device or this side's kernel had all bytes in an earlier turn.

@@ -437,9 +437,8 @@ impl SimEndpoint {
             Some(EndReason::Closed) if !self.unsent.is_empty() => {}
             Some(EndReason::Closed) => self.tear_down(transport),
             Some(EndReason::Failed(_)) if self.dropped && matches!(transport, SimTransport::Rc(..)) => {
-                if self.queue.is_empty() || self.broken {
-                    self.tear_down(transport);
-                }
+                let told = self.queue.is_empty() || self.broken;
+                told.then(|| self.tear_down(transport));
             }
             Some(EndReason::Failed(_)) if self.grace == 0 => self.grace = rng.within(1..12),
             Some(EndReason::Failed(_)) => {
