@@ -186,7 +186,7 @@ setters! {
     /// How long a return from `main` and `exit` wait until the written bytes of all connections together
     /// are sent: 0 to an hour. If connections differ, the longest time counts, also one of a connection
     /// that is gone. Later bytes are lost, and a line on standard error has the number of connections
-    /// that had some. `TRESPASS_EXIT_TIMEOUT` overrides it. Default: 10 s.
+    /// that had some, or a reset. `TRESPASS_EXIT_TIMEOUT` overrides it. Default: 10 s.
     exit_timeout: Duration;
     /// How long a connection is silent before a keepalive probe: 100 ms to a day. The probe has the same
     /// time to be answered, so that a path that has become silent is noticed after two to three times

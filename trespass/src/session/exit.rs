@@ -39,7 +39,7 @@ pub(crate) struct OpenAtExit {
 
 #[derive(Default)]
 struct Counts {
-    /// Connections that were closed and have unsent bytes.
+    /// Connections that were closed, with unsent bytes or an unsent reset.
     unsent: usize,
     /// Those that the program has not dropped, and its workers, with free places.
     live: Vec<Option<Weak<dyn CloseAtExit>>>,
@@ -192,7 +192,7 @@ mod at_exit {
             if left.is_zero() {
                 let (unsent, open) = (counts.unsent, counts.live.iter().flatten().count());
                 return say(format_args!(
-                    "{unsent} connections had unsent bytes after {timeout:?}, and {open} were not closed"
+                    "{unsent} connections had unsent bytes or resets after {timeout:?}, and {open} were not closed"
                 ));
             }
             counts = list.changed.wait_timeout(counts, left).unwrap_or_else(PoisonError::into_inner).0;

@@ -105,9 +105,11 @@ impl LingeringClose {
         linger: Duration,
         now: Instant,
     ) -> Option<Self> {
+        // If both sides have ended, and all is read, nothing is reset.
+        let is_reset = reset_unread(connection);
         if linger.is_zero() {
             connection.abort();
-        } else if !reset_unread(connection) {
+        } else if !is_reset {
             connection.close();
             connection.progress();
         }

@@ -108,6 +108,8 @@ struct Met {
     unread: usize,
     written: usize,
     expired: usize,
+    /// Resets because the linger time is zero.
+    aborted: usize,
     killed: usize,
     /// Resets after the end of the data.
     reset_after_end: usize,
@@ -127,6 +129,8 @@ struct Closing {
     shut: bool,
     /// The program had not read all.
     unread: bool,
+    /// It had, but its linger time is zero.
+    aborted: bool,
     expired: bool,
     /// What the peer had written by then, if the program had read all of it.
     given: Option<u64>,
@@ -157,6 +161,7 @@ impl Closing {
             received: None,
             shut: simulation.programs[end].shut,
             unread: false,
+            aborted: false,
             expired: false,
             given: peer.is_complete().then(|| peer.given()),
             wakes_at: now + late,
@@ -169,11 +174,15 @@ impl Closing {
         closing.simulation.programs[end].drop_all();
         closing.simulation.oracles[end].close();
         closing.simulation.ends[end].drop_program();
-        let (unread, close) = closing.dropped(|connection| {
+        let (resets, unread, close) = closing.dropped(|connection| {
             let before = connection.has_failed();
             let close = LingeringClose::begin(connection, linger, now);
-            (connection.has_failed() && !before, close)
+            let resets = connection.has_failed() && !before;
+            (resets, resets && connection.has_unread(), close)
         });
+        closing.aborted = resets && !unread;
+        let aborts = linger.is_zero() && !closing.dropped(|connection| connection.is_closed());
+        assert!(!closing.aborted || aborts, "I14: a reset without a reason: {}", closing.simulation.state());
         assert!(!(unread && closing.given.is_some()), "all was read: {}", closing.simulation.state());
         (closing.unread, closing.close) = (unread, close);
         closing
@@ -306,7 +315,8 @@ impl Closing {
 
     /// Whether the peer's queue pair gets a RESET.
     fn must_reset(&self) -> bool {
-        (self.unread || self.expired) && matches!(self.simulation.transport, SimTransport::Rc(..))
+        (self.unread || self.aborted || self.expired)
+            && matches!(self.simulation.transport, SimTransport::Rc(..))
     }
 
     /// Whether the peer knows of the end, or is gone.
@@ -341,7 +351,8 @@ impl Closing {
         let late = self.wakes_at - self.dropped_at;
         let written = self.given != Some(self.simulation.oracles[1 - self.end].given());
         let state = || self.simulation.state();
-        assert!(clean || self.unread || self.expired || written, "I14: lost without a reason: {}", state());
+        let has_reset = self.unread || self.aborted || self.expired;
+        assert!(clean || has_reset || written, "I14: lost without a reason: {}", state());
         assert!(!(clean && self.unread && !self.shut), "I14: an end instead of a reset: {}", state());
         if self.must_reset() {
             let peer = &self.simulation.ends[1 - self.end].ending;
@@ -355,7 +366,8 @@ impl Closing {
         if !clean {
             met.unread += usize::from(self.unread);
             met.expired += usize::from(self.expired);
-            met.written += usize::from(!self.unread && !self.expired);
+            met.aborted += usize::from(self.aborted);
+            met.written += usize::from(!has_reset);
         }
     }
 }
@@ -392,7 +404,7 @@ fn explore_closing(budget: u64, kind: TransportKind, kills: bool) -> Met {
         let mut plan = SimPlan::any(&mut rng).transport_kind(kind);
         plan.workload.iter_mut().for_each(|workload| workload.reader = ReadPolicy::Eager);
         let end = rng.within(0..2);
-        let linger = Duration::from_millis(rng.one_of(&[1000, 5000, 30_000]));
+        let linger = Duration::from_millis(rng.one_of(&[0, 1000, 1000, 5000, 30_000]));
         let late = Duration::from_millis(rng.one_of(&[0, 10, 300, 4000, 25_000]));
         let calls = rng.one_of(&[PeerCalls::Nothing, PeerCalls::Writes, PeerCalls::Writes, PeerCalls::Shuts]);
         let kill = kills.then(|| (rng.within(0..400) as u64, rng.within(0..2)));
@@ -412,9 +424,9 @@ fn i14_a_dropped_tcp_connection_delivers_all() {
 
 #[test]
 fn i14_a_dropped_rdma_connection_delivers_all() {
-    let met = explore_closing(100_000, TransportKind::Rc, false);
+    let met = explore_closing(150_000, TransportKind::Rc, false);
     assert!(met.clean > 5 && met.late > 0 && met.unread > 0 && met.expired > 0, "{met:?}");
-    assert!(met.reset_after_end > 0, "{met:?}");
+    assert!(met.reset_after_end > 0 && met.aborted > 0, "{met:?}");
 }
 
 /// The peer's FIN arrives after the drop, while the peer has not read all.

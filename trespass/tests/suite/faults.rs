@@ -62,7 +62,7 @@ pub(crate) fn run(part: &'static str) -> ExitCode {
     processes::add(&mut suite);
     // The last case leaves queue pairs with a failed device.
     cases!(suite: recovered_faults_are_not_visible, all_at_once, unrecoverable_faults_end_the_connection,
-        a_port_that_goes_down_is_waited_for, a_reset_that_the_device_sends_late_arrives, silence_is_noticed, idle_programs_are_not_taken_for_dead, calls_that_fail_leave_no_connection_or_one_over_tcp, a_poor_device_is_used_or_not,
+        a_port_that_goes_down_is_waited_for, a_reset_that_the_device_sends_late_arrives, a_reset_that_no_device_sends_ends_the_socket, silence_is_noticed, idle_programs_are_not_taken_for_dead, calls_that_fail_leave_no_connection_or_one_over_tcp, a_poor_device_is_used_or_not,
         a_connection_that_loses_rdma_is_reset_and_the_next_one_uses_tcp, whoever_asks_first_hears_of_a_reset,
         a_storm_is_served_where_nothing_passes, a_device_that_fails_ends_what_it_carries);
     let fixture = Ok(Fixture::new(Target::Soft, Ipv4Addr::LOCALHOST.into()));
@@ -382,6 +382,46 @@ fn a_reset_that_the_device_sends_late_arrives(fixture: &Fixture) -> Outcome {
             _ => worker = None,
         });
     }
+    Ok(())
+}
+
+/// A worker gives up a RESET long before its linger time, also if its connections have timers.
+fn a_reset_that_no_device_sends_ends_the_socket(fixture: &Fixture) -> Outcome {
+    let builder = builder(fixture).linger(Duration::from_secs(3600));
+    let builder = builder.keepalive(Some(Duration::from_millis(100)));
+    for closes in [true, false] {
+        faults::clear();
+        let mut worker = Worker::new(&builder.clone().build().unwrap()).unwrap();
+        let listener = worker.listen(fixture.anywhere(), Kind::Stream).unwrap();
+        let (addr, builder) = (worker.local_addr(listener).unwrap(), builder.clone());
+        let connecting = thread::spawn(move || {
+            let mut client = builder.connect(addr).unwrap();
+            client.write_all(b"unread").unwrap();
+            client
+        });
+        let (mut events, deadline) = (Vec::new(), Instant::now() + LONG);
+        let key = loop {
+            assert!(Instant::now() < deadline, "{events:?}");
+            worker.poll(&mut events, Some(Duration::from_millis(10))).unwrap();
+            let ready = |event: &Event| match event {
+                Event::Ready { key, readiness, .. } if readiness.readable => Some(*key),
+                _ => None,
+            };
+            if let Some(key) = events.iter().find_map(ready) {
+                break key;
+            }
+        };
+        let mut client = connecting.join().unwrap();
+        rules("delay=3600s opcode=send,send_with_imm", 1);
+        worker.close(key);
+        let worker = Some(worker).filter(|_| closes);
+        client.set_read_timeout(Some(LONG)).unwrap();
+        let error = client.read(&mut [0; 8]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
+        all_have_acted();
+        drop(worker);
+    }
+    faults::clear();
     Ok(())
 }
 

@@ -330,12 +330,13 @@ impl WorkerInner {
         if !connection.has_failed() && !connection.has_ended() && Instant::now() >= *until {
             connection.abort();
         }
+        let moved = connection.stats().bytes_sent > before;
+        // It makes progress, too, when memory was short.
+        let sated = connection.may_sleep(self.poller.task_waker());
         if connection.has_ended() {
             self.remove(index);
             return true;
         }
-        let moved = connection.stats().bytes_sent > before;
-        let sated = connection.may_sleep(self.poller.task_waker());
         if connection.awaits_memory() && !std::mem::replace(&mut slot.awaiting_memory, true) {
             self.awaiting_memory.push(index);
         }

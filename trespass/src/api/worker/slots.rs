@@ -185,8 +185,9 @@ impl WorkerInner {
 
     fn close_slot(&mut self, key: Key) {
         let slot = self.slot(key.index);
-        // Otherwise calls with the old key would reach the connection.
+        // Otherwise calls with the old key would reach the connection. The timer has the old key, too.
         slot.generation = slot.generation.wrapping_add(1);
+        slot.due = None;
         match std::mem::replace(&mut slot.state, SlotState::Nothing) {
             SlotState::Open(OpenSlot { mut connection, .. }) if connection.is_alone() => {
                 if let Err(error) = connection.deregister(&self.poller) {
@@ -198,9 +199,10 @@ impl WorkerInner {
                 closing::finish(*connection, linger);
             }
             SlotState::Open(OpenSlot { mut connection, .. }) => {
+                let is_reset = lingering::reset_unread(&mut *connection);
                 if connection.linger().is_zero() {
                     connection.abort();
-                } else if !lingering::reset_unread(&mut *connection) {
+                } else if !is_reset {
                     connection.close();
                 }
                 let until = Instant::now() + connection.linger().min(MAX_LINGER);

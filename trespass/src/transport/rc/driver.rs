@@ -443,6 +443,7 @@ impl<B: DeviceBlock> RcDriver<B> {
         if protocol.failure().is_none() {
             return false;
         }
+        let told = told && (self.broken || self.held.is_none());
         match self.phase {
             ClosePhase::Resetting { until } => told || now >= until,
             _ if told => true,
@@ -556,10 +557,12 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for RcDriver<P::Block> {
                 }
                 continue;
             }
-            if self.control.take_peer_ended() && protocol.failure().is_none() && !protocol.is_closed() {
+            if self.control.take_peer_ended() && !protocol.is_closed() {
                 // Everything that the peer sent has been polled above, because the peer does not
-                // close before its sends are acknowledged.
-                protocol.failed(FailureCause::PeerGone);
+                // close before its sends are acknowledged. It gets no RESET either.
+                if protocol.failure().is_none() {
+                    protocol.failed(FailureCause::PeerGone);
+                }
                 self.broken = true;
             }
             if self.may_end(protocol, now) {

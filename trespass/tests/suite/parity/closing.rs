@@ -17,7 +17,7 @@ pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
     test_harness::cases!(suite: every_size_arrives_before_the_end, a_reader_may_be_three_seconds_late);
     compared!(suite: replies_arrive_before_the_end, lazy_clients_stall_nobody, both_write_before_they_read,
         a_half_ends_behind_all_that_was_taken_for_it, small_pieces_find_room, unread_data_resets,
-        a_panic_closes_the_streams_of_its_thread);
+        a_drop_after_both_ends_resets_nothing, a_panic_closes_the_streams_of_its_thread);
 }
 
 /// What a reader got: all of it, and then an end or an error.
@@ -228,6 +228,19 @@ fn unread_data_resets<N: Net>(net: &N) -> Vec<(Seen<()>, Seen<usize>)> {
             (end, write_until_it_fails(&mut client))
         })
         .into()
+}
+
+/// The end of the peer has arrived, but the program has not taken it when its drop would reset.
+fn a_drop_after_both_ends_resets_nothing<N: Net>(net: &N) -> (Seen<usize>, Option<ErrorKind>) {
+    let (client, mut server) = net.pair();
+    client.reset_at_drop();
+    client.shutdown(Shutdown::Write).unwrap();
+    let end = seen(server.read(&mut [0; 8]));
+    server.shutdown(Shutdown::Write).unwrap();
+    thread::sleep(Duration::from_millis(100));
+    drop(client);
+    thread::sleep(Duration::from_millis(100));
+    (end, server.take_error().unwrap().map(|error| error.kind()))
 }
 
 fn a_panic_closes_the_streams_of_its_thread<N: Net>(net: &N) -> (bool, Got) {

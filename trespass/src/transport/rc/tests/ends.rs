@@ -140,6 +140,21 @@ fn aborting_tells_the_peer() {
     end(sides);
 }
 
+/// The device would wait for the acknowledgement of a RESET, which a peer that is gone never sends.
+#[test]
+#[cfg_attr(miri, ignore = "opens sockets")]
+fn aborting_waits_for_no_peer_that_is_gone() {
+    let _guard = serialize();
+    let [mut here, there] = connected(Kind::Stream);
+    here.progress();
+    rules("delay=1s opcode=send,send_with_imm");
+    drop(there);
+    here.protocol.abort();
+    here.sleep(TIMEOUT);
+    here.progress_transport();
+    assert!(here.rc.has_told_peer());
+}
+
 /// Received data that is no valid frame ends that connection with a protocol error, and no other
 /// connection.
 #[test]
