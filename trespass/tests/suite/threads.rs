@@ -197,8 +197,13 @@ fn many_readers_share_a_stream(fixture: &Fixture) -> Outcome {
 fn a_call_of_another_thread_keeps_its_timeout(fixture: &Fixture) -> Outcome {
     let (client, mut server) = fixture.streams();
     thread::scope(|scope| {
+        let slept = client.stats().sleeps;
         let sleeper = scope.spawn(|| (&client).read(&mut [0; 8]).unwrap());
-        thread::sleep(Duration::from_millis(50));
+        let deadline = Instant::now() + LONG;
+        while client.stats().sleeps == slept {
+            assert!(Instant::now() < deadline, "the reader does not sleep");
+            thread::sleep(Duration::from_millis(1));
+        }
         client.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
         for _ in 0..3 {
             let since = Instant::now();
