@@ -67,8 +67,8 @@ pub(crate) trait DroppedConnection {
 
 /// The state of a connection after its drop.
 pub(crate) struct LingeringClose {
-    /// The end of the time that is left; `None` without limit, and after a failure, whose telling has
-    /// a limit of the driver.
+    /// The end of the time that is left; `None` without limit, and after a failure, because the driver
+    /// limits the time of a RESET.
     until: Option<Instant>,
     /// The data bytes that had arrived when all bytes were sent. `None` before.
     received: Option<u64>,

@@ -340,7 +340,7 @@ impl WorkerInner {
         if connection.awaits_memory() && !std::mem::replace(&mut slot.awaiting_memory, true) {
             self.awaiting_memory.push(index);
         }
-        // The driver has a deadline for the telling of a failure.
+        // After a failure the driver limits the time of a RESET.
         let until = (!connection.has_failed()).then_some(*until);
         let deadline = connection.next_deadline().into_iter().chain(until).min();
         if let Some(deadline) = deadline {
