@@ -55,7 +55,8 @@ fn tasks_that_answer_each_other_seldom_wait(fixture: &Fixture) -> Outcome {
         waits
     });
     let reads = u64::from(PAIRS * ROUNDS * 2);
-    assert!(waits < reads / 4, "{waits} waits of {reads} reads");
+    // Without looks nearly every read waits. With them it depends on the machine how many do.
+    assert!(waits < reads / 2, "{waits} waits of {reads} reads");
     Ok(())
 }
 
