@@ -36,8 +36,29 @@ fn main() -> ExitCode {
     ExitCode::from(FAILURE)
 }
 
+/// Keeps freed memory in the process. glibc returns megabytes to the system at once, so that a test
+/// with several long messages would measure page faults.
+///
+/// # Safety
+///
+/// No other thread exists.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+#[allow(unsafe_code, reason = "a function of C")]
+unsafe fn keep_freed_memory() {
+    /// The most that all versions of glibc allow.
+    const LONGEST_FROM_HEAP: i32 = 32 << 20;
+    for (parameter, value) in
+        [(libc::M_TRIM_THRESHOLD, i32::MAX), (libc::M_MMAP_THRESHOLD, LONGEST_FROM_HEAP)]
+    {
+        // SAFETY: mallopt(3) changes the allocator, which the caller promises is in no other thread's use.
+        if unsafe { libc::mallopt(parameter, value) } == 0 {
+            eprintln!("stride-perf: mallopt({parameter}, {value}) failed: long messages cost page faults");
+        }
+    }
+}
+
 /// Runs the command and returns the exit status.
-#[allow(unsafe_code, reason = "the environment, while there is one thread")]
+#[allow(unsafe_code, reason = "the environment and the allocator, while there is one thread")]
 fn run(command: StrideCommand) -> Result<u8, Error> {
     let words = std::env::args_os().collect();
     match command {
@@ -46,6 +67,11 @@ fn run(command: StrideCommand) -> Result<u8, Error> {
             let plan = RunPlan::new(*cli)?;
             // SAFETY: `main` calls this function before it creates any thread.
             unsafe { avoid_scatter(plan.local.buffer) };
+            #[cfg(all(target_os = "linux", target_env = "gnu"))]
+            // SAFETY: `main` calls this function before it creates any thread.
+            unsafe {
+                keep_freed_memory();
+            }
             let output = Output::of_run(&args, &plan, words)?;
             session::to_the_end(output, |output| session::run(&plan, output))
         }
