@@ -85,34 +85,27 @@ pub(crate) enum CloseProgress {
     Expired,
 }
 
-/// Takes what has arrived, and resets the peer if the program has not read all of it, as over TCP
-/// (RFC 1122, 4.2.2.13). Returns whether it did.
-pub(crate) fn reset_unread(connection: &mut impl DroppedConnection) -> bool {
+/// Takes what has arrived, and closes. Resets the peer if the linger time is zero, or, as over TCP (RFC
+/// 1122, 4.2.2.13), if the program has not read all. If both sides have ended, nothing is reset.
+pub(crate) fn close_or_reset(connection: &mut impl DroppedConnection, linger: Duration) {
     connection.limit_turns();
     connection.progress();
-    let resets = connection.has_unread();
-    if resets {
+    if linger.is_zero() || connection.has_unread() {
         connection.abort();
+    } else {
+        connection.close();
     }
-    resets
 }
 
 impl LingeringClose {
-    /// Begins to close a connection, or to reset it if the linger time is zero or the program has not
-    /// read all that has arrived. Returns `None` if nothing is left to do.
+    /// [Closes or resets](close_or_reset) a connection. Returns `None` if nothing is left to do.
     pub(crate) fn begin(
         connection: &mut impl DroppedConnection,
         linger: Duration,
         now: Instant,
     ) -> Option<Self> {
-        // If both sides have ended, and all is read, nothing is reset.
-        let is_reset = reset_unread(connection);
-        if linger.is_zero() {
-            connection.abort();
-        } else if !is_reset {
-            connection.close();
-            connection.progress();
-        }
+        close_or_reset(connection, linger);
+        connection.progress();
         let until = now.checked_add(linger);
         (!connection.has_ended()).then_some(Self { until, received: None, expired: false })
     }

@@ -19,7 +19,7 @@ use crate::pool::Pool;
 use crate::session::acceptor::Acceptor;
 use crate::session::closing;
 use crate::session::connection::Connection;
-use crate::session::lingering::{self, DroppedConnection};
+use crate::session::lingering;
 use crate::session::pending::PendingHandshake;
 use crate::session::readiness::{Poller, ReadinessState};
 use crate::session::refusal::Refusals;
@@ -199,13 +199,9 @@ impl WorkerInner {
                 closing::finish(*connection, linger);
             }
             SlotState::Open(OpenSlot { mut connection, .. }) => {
-                let is_reset = lingering::reset_unread(&mut *connection);
-                if connection.linger().is_zero() {
-                    connection.abort();
-                } else if !is_reset {
-                    connection.close();
-                }
-                let until = Instant::now() + connection.linger().min(MAX_LINGER);
+                let linger = connection.linger();
+                lingering::close_or_reset(&mut *connection, linger);
+                let until = Instant::now() + linger.min(MAX_LINGER);
                 let generation = slot.generation;
                 slot.state = SlotState::Closing { connection, until };
                 self.closing += 1;
