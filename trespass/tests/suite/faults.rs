@@ -11,16 +11,17 @@
 //! unchanged. The fuzz target `frames` covers corrupted frames.
 
 mod processes;
+mod resets;
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Ipv4Addr, Shutdown, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::process::{Child, Command, ExitCode};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use sideway::soft::{self, faults};
 use test_harness::{Outcome, RunOptions, Suite, cases};
-use trespass::{Builder, Config, Event, Kind, Listener, Policy, Pool, SeqPacket, Stream, Transport, Worker};
+use trespass::{Builder, Listener, Policy, Pool, SeqPacket, Stream, Transport};
 
 use super::fixture::{Fixture, LONG, Target, greet};
 use super::parity::net::{Own, Std};
@@ -60,9 +61,10 @@ pub(crate) fn run(part: &'static str) -> ExitCode {
     }
     let mut suite = Suite::<Fixture>::default().of_part(part);
     processes::add(&mut suite);
+    resets::add(&mut suite);
     // The last case leaves queue pairs with a failed device.
     cases!(suite: recovered_faults_are_not_visible, all_at_once, unrecoverable_faults_end_the_connection,
-        a_port_that_goes_down_is_waited_for, a_reset_that_the_device_sends_late_arrives, a_reset_that_no_device_sends_ends_the_socket, silence_is_noticed, idle_programs_are_not_taken_for_dead, calls_that_fail_leave_no_connection_or_one_over_tcp, a_poor_device_is_used_or_not,
+        a_port_that_goes_down_is_waited_for, silence_is_noticed, idle_programs_are_not_taken_for_dead, calls_that_fail_leave_no_connection_or_one_over_tcp, a_poor_device_is_used_or_not,
         a_connection_that_loses_rdma_is_reset_and_the_next_one_uses_tcp, whoever_asks_first_hears_of_a_reset,
         a_storm_is_served_where_nothing_passes, a_device_that_fails_ends_what_it_carries);
     let fixture = Ok(Fixture::new(Target::Soft, Ipv4Addr::LOCALHOST.into()));
@@ -323,105 +325,6 @@ fn a_port_that_goes_down_is_waited_for(fixture: &Fixture) -> Outcome {
     let [mut client, mut server] = streams(fixture, &wants);
     assert_eq!(client.transport(), Transport::Rdma, "{:?}", client.fallback_reason());
     greet(&mut client, &mut server);
-    Ok(())
-}
-
-/// A device may send a RESET late, and sends none for a queue pair that is gone. After this side's FIN
-/// the peer would take that for the end.
-fn a_reset_that_the_device_sends_late_arrives(fixture: &Fixture) -> Outcome {
-    let resets = |mut server: Stream, what: &str, drops: &mut dyn FnMut()| {
-        server.set_read_timeout(Some(LONG)).unwrap();
-        assert_eq!(server.read(&mut [0; 8]).unwrap(), 0, "{what}");
-        rules("delay=5ms opcode=send,send_with_imm", 1);
-        drops();
-        let deadline = Instant::now() + LONG;
-        let error = loop {
-            assert!(Instant::now() < deadline, "{what}: the reset has not come");
-            match server.take_error().unwrap() {
-                Some(error) => break error,
-                None => thread::sleep(Duration::from_millis(1)),
-            }
-        };
-        assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{what}");
-        all_have_acted();
-        faults::clear();
-    };
-    faults::clear();
-    let zero = builder(fixture).linger(Duration::ZERO);
-    let ways = [("linger time", &zero), ("in a worker", &zero), ("unread bytes", &builder(fixture))];
-    for (what, builder) in ways {
-        let [client, mut server] = streams(fixture, builder);
-        server.write_all(b"unread").unwrap();
-        client.peek(&mut [0; 8]).unwrap();
-        client.shutdown(Shutdown::Write).unwrap();
-        let mut client = Some(client);
-        resets(server, what, &mut || {
-            let client = client.take().unwrap();
-            if what == "in a worker" {
-                let mut worker = Worker::new(&Config::default()).unwrap();
-                let key = worker.add(client).unwrap();
-                worker.close(key);
-            }
-        });
-    }
-    for (what, closes) in [("close of a worker's own", true), ("drop of a worker", false)] {
-        let listener = zero.clone().bind(fixture.anywhere()).unwrap();
-        let mut worker = Worker::new(&zero.clone().build().unwrap()).unwrap();
-        let key = worker.connect(listener.local_addr().unwrap(), Kind::Stream).unwrap();
-        let (mut events, deadline) = (Vec::new(), Instant::now() + LONG);
-        while !events.iter().any(|event| matches!(event, Event::Connected { .. })) {
-            assert!(Instant::now() < deadline, "{what}: {events:?}");
-            worker.poll(&mut events, Some(Duration::from_millis(10))).unwrap();
-        }
-        let (server, _) = listener.accept().unwrap();
-        worker.shutdown(key, Shutdown::Write).unwrap();
-        worker.poll(&mut events, Some(Duration::ZERO)).unwrap();
-        let mut worker = Some(worker);
-        resets(server, what, &mut || match &mut worker {
-            Some(worker) if closes => worker.close(key),
-            _ => worker = None,
-        });
-    }
-    Ok(())
-}
-
-/// A worker gives up a RESET long before its linger time, also if its connections have timers.
-fn a_reset_that_no_device_sends_ends_the_socket(fixture: &Fixture) -> Outcome {
-    let builder = builder(fixture).linger(Duration::from_secs(3600));
-    let builder = builder.keepalive(Some(Duration::from_millis(100)));
-    for closes in [true, false] {
-        faults::clear();
-        let mut worker = Worker::new(&builder.clone().build().unwrap()).unwrap();
-        let listener = worker.listen(fixture.anywhere(), Kind::Stream).unwrap();
-        let (addr, builder) = (worker.local_addr(listener).unwrap(), builder.clone());
-        let connecting = thread::spawn(move || {
-            let mut client = builder.connect(addr).unwrap();
-            client.write_all(b"unread").unwrap();
-            client
-        });
-        let (mut events, deadline) = (Vec::new(), Instant::now() + LONG);
-        let key = loop {
-            assert!(Instant::now() < deadline, "{events:?}");
-            worker.poll(&mut events, Some(Duration::from_millis(10))).unwrap();
-            let ready = |event: &Event| match event {
-                Event::Ready { key, readiness, .. } if readiness.readable => Some(*key),
-                _ => None,
-            };
-            if let Some(key) = events.iter().find_map(ready) {
-                break key;
-            }
-        };
-        let mut client = connecting.join().unwrap();
-        rules("delay=3600s opcode=send,send_with_imm", 1);
-        worker.close(key);
-        let worker = Some(worker).filter(|_| closes);
-        client.set_read_timeout(Some(LONG)).unwrap();
-        let error = client.read(&mut [0; 8]).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
-        all_have_acted();
-        drop(worker);
-    }
-    faults::clear();
     Ok(())
 }
 
