@@ -2,7 +2,7 @@
 
 use super::classes::STAGED;
 use super::{Block, BlockUse, Pool, streaming};
-use crate::protocol::{self, Purpose, RemoteAddress, copying};
+use crate::protocol::{self, Purpose, RemoteAddress, RemoteKeys, copying};
 
 impl protocol::Block for Block {
     #[inline]
@@ -29,7 +29,7 @@ impl protocol::Block for Block {
     #[inline]
     fn remote(&self) -> Option<RemoteAddress> {
         let addr = self.as_ptr().addr() as u64;
-        self.rkey().map(|rkey| RemoteAddress { addr, rkey })
+        self.rkey().map(|rkey| RemoteAddress { addr, rkeys: RemoteKeys::one(rkey) })
     }
 }
 

@@ -90,13 +90,36 @@ pub(crate) trait Blocks {
     }
 }
 
-/// The address and key under which a peer READs a block's first byte.
+/// The most devices that one side of a connection uses.
+pub(crate) const DEVICES_MAX: usize = 8;
+
+/// The remote keys of one memory, for each of its owner's devices. A device in which the memory is
+/// not registered has key 0, which it rejects.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct RemoteKeys(pub(crate) [u32; DEVICES_MAX]);
+
+impl RemoteKeys {
+    /// The key of the only device.
+    pub(crate) const fn one(key: u32) -> Self {
+        let mut keys = [0; DEVICES_MAX];
+        keys[0] = key;
+        Self(keys)
+    }
+
+    /// The key for the owner's device of this index.
+    #[cfg_attr(not(feature = "rdma"), allow(dead_code, reason = "TCP uses no keys"))]
+    pub(crate) fn of(&self, device: usize) -> u32 {
+        self.0[device]
+    }
+}
+
+/// The address and keys under which a peer READs a block's first byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RemoteAddress {
     /// Address in the owner's memory.
     pub(crate) addr: u64,
-    /// Remote key of the region.
-    pub(crate) rkey: u32,
+    /// Remote keys of the region.
+    pub(crate) rkeys: RemoteKeys,
 }
 
 /// A range of the peer's memory, from an RTS.
@@ -106,14 +129,14 @@ pub(crate) struct Segment {
     pub(crate) addr: u64,
     /// Number of bytes.
     pub(crate) len: u32,
-    /// Remote key of the region.
-    pub(crate) rkey: u32,
+    /// Remote keys of the region.
+    pub(crate) rkeys: RemoteKeys,
 }
 
 /// Blocks for tests: a bounded number of vectors, counted while in use.
 #[cfg(test)]
 pub(crate) mod testing {
-    use super::{Block, Blocks, Purpose, RemoteAddress};
+    use super::{Block, Blocks, Purpose, RemoteAddress, RemoteKeys};
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -154,7 +177,7 @@ pub(crate) mod testing {
         }
 
         fn remote(&self) -> Option<RemoteAddress> {
-            Some(RemoteAddress { addr: self.addr, rkey: 7 })
+            Some(RemoteAddress { addr: self.addr, rkeys: RemoteKeys::one(7) })
         }
     }
 

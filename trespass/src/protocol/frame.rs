@@ -11,7 +11,7 @@
 //! granted (0 on TCP). `len` is the payload's length, except in RFIN, which has no payload and
 //! carries the number of sources that were read.
 
-use super::block::Segment;
+use super::block::{DEVICES_MAX, RemoteKeys, Segment};
 use super::failure::ProtocolError;
 
 /// Length of a header in bytes.
@@ -20,8 +20,13 @@ pub(crate) const HEADER_LEN: usize = 16;
 pub(crate) const SEGMENTS_MAX: usize = 16;
 /// The most bytes that one RTS may announce.
 pub(crate) const SOURCE_MAX: u64 = 16 << 20;
-/// Length of a range in an RTS, in bytes.
-pub(crate) const SEGMENT_LEN: usize = 16;
+/// The longest range in an RTS, in bytes.
+pub(crate) const SEGMENT_LEN_MAX: usize = segment_len(DEVICES_MAX);
+
+/// Length of a range in an RTS, in bytes, if its sender has that many devices.
+pub(crate) const fn segment_len(devices: usize) -> usize {
+    12 + 4 * devices
+}
 
 /// First frame of a message.
 pub(crate) const FIRST: u8 = 1;
@@ -243,27 +248,33 @@ impl Head {
     }
 }
 
-/// Encodes a range of an RTS.
-pub(crate) fn encode_segment(segment: Segment) -> [u8; SEGMENT_LEN] {
-    let mut bytes = [0; SEGMENT_LEN];
+/// Encodes a range of an RTS, with a key for each of the sender's devices. Only the first
+/// [`segment_len`] bytes count.
+pub(crate) fn encode_segment(segment: &Segment) -> [u8; SEGMENT_LEN_MAX] {
+    let mut bytes = [0; SEGMENT_LEN_MAX];
     bytes[0..8].copy_from_slice(&segment.addr.to_le_bytes());
     bytes[8..12].copy_from_slice(&segment.len.to_le_bytes());
-    bytes[12..16].copy_from_slice(&segment.rkey.to_le_bytes());
+    for (place, key) in bytes[12..].as_chunks_mut::<4>().0.iter_mut().zip(segment.rkeys.0) {
+        *place = key.to_le_bytes();
+    }
     bytes
 }
 
-/// Decodes an RTS, after its `total` if it has one: the number of bytes and their ranges. It checks
-/// the length, that no range is empty or wraps, and that the ranges add up to the number of bytes.
+/// Decodes an RTS of a peer with that many devices, after its `total` if it has one: the number of
+/// bytes and their ranges. It checks the length, that no range is empty or wraps, and that the
+/// ranges add up to the number of bytes.
 pub(crate) fn decode_source(
     count: u16,
     payload: &[u8],
+    devices: usize,
 ) -> Result<(u64, impl Iterator<Item = Segment> + '_), ProtocolError> {
-    let wanted = 8 + usize::from(count) * SEGMENT_LEN;
+    let segment_len = segment_len(devices);
+    let wanted = 8 + usize::from(count) * segment_len;
     let Some((bytes, ranges)) = payload.split_first_chunk::<8>().filter(|_| payload.len() == wanted) else {
         return Err(ProtocolError::Length { kind: FrameType::Rts, said: wanted as u32, came: payload.len() });
     };
     let bytes = u64::from_le_bytes(*bytes);
-    let segments = ranges.as_chunks::<SEGMENT_LEN>().0.iter().map(decode_segment);
+    let segments = ranges.chunks_exact(segment_len).map(decode_segment);
     let sum = segments.clone().map(|segment| u64::from(segment.len)).sum();
     let possible = |s: Segment| s.len > 0 && s.addr.checked_add(u64::from(s.len)).is_some();
     if sum != bytes || !segments.clone().all(possible) {
@@ -275,13 +286,14 @@ pub(crate) fn decode_source(
     Ok((bytes, segments))
 }
 
-fn decode_segment(bytes: &[u8; SEGMENT_LEN]) -> Segment {
-    let [a0, a1, a2, a3, a4, a5, a6, a7, l0, l1, l2, l3, r0, r1, r2, r3] = *bytes;
-    Segment {
-        addr: u64::from_le_bytes([a0, a1, a2, a3, a4, a5, a6, a7]),
-        len: u32::from_le_bytes([l0, l1, l2, l3]),
-        rkey: u32::from_le_bytes([r0, r1, r2, r3]),
-    }
+fn decode_segment(bytes: &[u8]) -> Segment {
+    let (addr, rest) = bytes.split_first_chunk::<8>().unwrap_or((&[0; 8], &[]));
+    let (words, _) = rest.as_chunks::<4>();
+    let mut words = words.iter().map(|word| u32::from_le_bytes(*word));
+    let len = words.next().unwrap_or(0);
+    let mut rkeys = RemoteKeys::default();
+    rkeys.0.iter_mut().zip(words).for_each(|(place, key)| *place = key);
+    Segment { addr: u64::from_le_bytes(*addr), len, rkeys }
 }
 
 /// Takes the `total u64` at the start of a FIRST frame without LAST.
@@ -355,11 +367,15 @@ mod tests {
         assert_eq!([FIRST, LAST, COALESCED, BLOCKED], [1, 2, 4, 8]);
         let batch = Header { flags: COALESCED, count: 0x0203, ..header };
         assert_eq!(batch.encode()[..4], [1, 4, 3, 2]);
-        let segment = Segment { addr: 0x0807_0605_0403_0201, len: 0x0d0c_0b0a, rkey: 0x1514_1312 };
-        assert_eq!(
-            encode_segment(segment),
-            [1, 2, 3, 4, 5, 6, 7, 8, 0x0a, 0x0b, 0x0c, 0x0d, 0x12, 0x13, 0x14, 0x15]
-        );
+        let segment = Segment {
+            addr: 0x0807_0605_0403_0201,
+            len: 0x0d0c_0b0a,
+            rkeys: RemoteKeys([0x1514_1312, 0x2524_2322, 0, 0, 0, 0, 0, 0]),
+        };
+        let bytes =
+            [1, 2, 3, 4, 5, 6, 7, 8, 0x0a, 0x0b, 0x0c, 0x0d, 0x12, 0x13, 0x14, 0x15, 0x22, 0x23, 0x24, 0x25];
+        assert_eq!((segment_len(1), segment_len(2)), (16, 20));
+        assert_eq!(encode_segment(&segment)[..segment_len(2)], bytes);
     }
 
     /// The bits of the immediate data, and the header restored from them.
@@ -439,16 +455,23 @@ mod tests {
 
     #[test]
     fn a_source_must_add_up() {
-        let payload = |bytes: u64, segments: &[Segment]| {
+        let payload_of = |devices, bytes: u64, segments: &[Segment]| {
             let mut out = bytes.to_le_bytes().to_vec();
-            segments.iter().for_each(|segment| out.extend(encode_segment(*segment)));
+            let len = segment_len(devices);
+            segments.iter().for_each(|segment| out.extend(&encode_segment(segment)[..len]));
             out
         };
-        let segment = Segment { addr: 4096, len: 100, rkey: 1 };
+        let payload = |bytes, segments: &[Segment]| payload_of(1, bytes, segments);
+        let segment = Segment { addr: 4096, len: 100, rkeys: RemoteKeys::one(1) };
+        let two = Segment { rkeys: RemoteKeys([1, 2, 0, 0, 0, 0, 0, 0]), ..segment };
+        let of_two = payload_of(2, 200, &[two, two]);
+        let (bytes, segments) = decode_source(2, &of_two, 2).unwrap();
+        assert_eq!((bytes, segments.collect::<Vec<_>>()), (200, vec![two, two]));
+        assert!(matches!(decode_source(2, &of_two, 1).err().unwrap(), ProtocolError::Length { .. }));
         let good = payload(200, &[segment, segment]);
-        let (bytes, segments) = decode_source(2, &good).unwrap();
+        let (bytes, segments) = decode_source(2, &good, 1).unwrap();
         assert_eq!((bytes, segments.collect::<Vec<_>>()), (200, vec![segment, segment]));
-        let refused = |count, bytes: &[u8]| decode_source(count, bytes).err().unwrap();
+        let refused = |count, bytes: &[u8]| decode_source(count, bytes, 1).err().unwrap();
         assert!(matches!(refused(1, &good), ProtocolError::Length { .. }));
         assert!(matches!(refused(3, &good), ProtocolError::Length { .. }));
         assert!(matches!(refused(1, &[1, 2, 3]), ProtocolError::Length { .. }));
@@ -481,7 +504,7 @@ mod tests {
             if let Ok(header) = Header::decode(&bytes) {
                 prop_assert_eq!(&header.encode()[..], &bytes[..HEADER_LEN]);
             }
-            let _ = decode_source(count, &bytes).map(|(_, segments)| segments.count());
+            let _ = decode_source(count, &bytes, 1).map(|(_, segments)| segments.count());
             let _ = split_total(FrameType::Data, &bytes);
             if check_batch(count, &bytes).is_ok() {
                 let mut at = 0;

@@ -19,7 +19,7 @@ use super::failure::ProtocolError;
 use super::frame::{HEADER_LEN, Immediate};
 use super::{
     Block, Blocks, CompletedTransmit, ConnectionKind, ConnectionSetup, LinkType, PostedSends,
-    ProtocolMachine, Purpose, RemoteAddress, TransmitItem,
+    ProtocolMachine, Purpose, RemoteAddress, RemoteKeys, TransmitItem,
 };
 
 /// Size of a slot, and granularity of every larger block.
@@ -237,7 +237,7 @@ impl Block for CountedBlock {
     }
 
     fn remote(&self) -> Option<RemoteAddress> {
-        Some(RemoteAddress { addr: 4096, rkey: 1 })
+        Some(RemoteAddress { addr: 4096, rkeys: RemoteKeys::one(1) })
     }
 }
 
@@ -247,7 +247,7 @@ mod tests {
     use rand_chacha::rand_core::{Rng, SeedableRng};
 
     use super::super::Segment;
-    use super::super::frame::{FIRST, FrameType, Header, LAST, encode_segment};
+    use super::super::frame::{FIRST, FrameType, Header, LAST, encode_segment, segment_len};
     use super::*;
     use crate::corpus;
 
@@ -272,9 +272,9 @@ mod tests {
         steps.extend([1, 1 << 1 | 1]);
         if choices & 6 == 4 {
             for (count, len) in [(1, 2000), (3, 700)] {
-                let segment = Segment { addr: 4096, len, rkey: 7 };
+                let segment = Segment { addr: 4096, len, rkeys: RemoteKeys::one(7) };
                 let mut payload = u64::from(count * len).to_le_bytes().to_vec();
-                (0..count).for_each(|_| payload.extend(encode_segment(segment)));
+                (0..count).for_each(|_| payload.extend(&encode_segment(&segment)[..segment_len(1)]));
                 steps.extend(step(choices, FrameType::Rts, FIRST | LAST, count as u16, &payload));
                 steps.extend([4 << 1 | 1, 4 << 1 | 1, 1, 1 << 1 | 1]);
             }

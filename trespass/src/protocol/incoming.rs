@@ -109,6 +109,8 @@ pub(crate) struct Incoming<B> {
     slot: usize,
     max_rts: u32,
     max_reads: usize,
+    /// The devices for which an RTS of the peer has keys.
+    peer_devices: usize,
     /// Items at the front whose bytes have arrived.
     ready: usize,
     /// Whole messages among them.
@@ -145,6 +147,7 @@ impl<B: Block> Incoming<B> {
             slot: setup.own.slot_size as usize,
             max_rts: setup.max_rts() as u32,
             max_reads: setup.reads(),
+            peer_devices: setup.peer_devices,
             ready: 0,
             complete: 0,
             next_wanted: 0,
@@ -267,7 +270,7 @@ impl<B: Block> Incoming<B> {
             total = self.begin(header, payload)?;
             rest = &payload[if total.is_some() { 8 } else { 0 }..];
         }
-        let (bytes, segments) = frame::decode_source(header.count, rest)?;
+        let (bytes, segments) = frame::decode_source(header.count, rest, self.peer_devices)?;
         let (mut first, mut last) = (false, false);
         if self.kind == ConnectionKind::SeqPacket {
             (first, last) = self.advance(header, total, bytes)?;
@@ -280,7 +283,7 @@ impl<B: Block> Incoming<B> {
             while at < segment.len {
                 let len = (segment.len - at).min(self.piece as u32);
                 left -= u64::from(len);
-                let wanted = Segment { addr: segment.addr + u64::from(at), len, rkey: segment.rkey };
+                let wanted = Segment { addr: segment.addr + u64::from(at), len, ..segment };
                 self.push(QueueItem {
                     bytes: ItemBytes::Wanted(wanted),
                     charge: 0,
@@ -373,13 +376,18 @@ impl<B: Block> Incoming<B> {
         self.settle();
     }
 
-    /// Advances `ready` over the items that have arrived.
+    /// Advances `ready` over the items that have arrived. A source counts as read when everything
+    /// before it has arrived.
     fn settle(&mut self) {
-        while let Some(item) = self.items.get(self.ready) {
+        while let Some(item) = self.items.get_mut(self.ready) {
             match item.bytes {
                 ItemBytes::Wanted(_) | ItemBytes::Reading { .. } => break,
                 ItemBytes::Batch { left, .. } => self.complete += usize::from(left),
                 ItemBytes::Here { .. } | ItemBytes::Nothing => self.complete += usize::from(item.last),
+            }
+            if std::mem::take(&mut item.ends_source) {
+                self.sources_read = self.sources_read.wrapping_add(1);
+                self.rfin_due = true;
             }
             self.ready += 1;
         }
@@ -454,10 +462,9 @@ impl<B: Block> Incoming<B> {
         self.kind == ConnectionKind::SeqPacket && self.items.iter().take(index).all(|item| !item.last)
     }
 
-    /// Handles the completion of a READ. READs of a queue pair complete in the order in which they
-    /// were posted.
+    /// Handles the completion of a READ. READs of one queue pair complete in the order in which they
+    /// were posted, those of several in any order.
     pub(crate) fn read_done(&mut self, id: u64, block: B) {
-        debug_assert_eq!(id, self.reads_done, "READs complete in order");
         self.reads_done += 1;
         let found = self
             .items
@@ -469,9 +476,6 @@ impl<B: Block> Incoming<B> {
         if self.discarding {
             self.discard();
             return;
-        }
-        if std::mem::take(&mut item.ends_source) {
-            self.source_read();
         }
         self.settle();
     }

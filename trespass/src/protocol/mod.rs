@@ -61,7 +61,7 @@ mod tests;
 // Drivers without a device, and tests, use some of these only.
 #[allow(unused_imports)]
 pub(crate) use self::{
-    block::{Block, Blocks, Purpose, RemoteAddress, Segment},
+    block::{Block, Blocks, DEVICES_MAX, Purpose, RemoteAddress, RemoteKeys, Segment},
     call_buffer::CallBuffer,
     credit::FIRST_SLOTS_MIN,
     failure::{Blocked, CallError, FailureCause, InvalidSetup, ProtocolError},

@@ -7,13 +7,13 @@ pub(crate) use writes::LendSummary;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use super::block::{Block, Blocks, Purpose, RemoteAddress, Segment};
+use super::block::{Block, Blocks, Purpose, RemoteAddress, RemoteKeys, Segment};
 use super::copying::copy;
 use super::credit::{Credits, RESERVE};
 use super::failure::ProtocolError;
 use super::frame::{
-    self, BLOCKED, COALESCED, FIRST, FrameType, HEADER_LEN, Head, Header, LAST, SEGMENT_LEN, SEGMENTS_MAX,
-    SOURCE_MAX,
+    self, BLOCKED, COALESCED, FIRST, FrameType, HEADER_LEN, Head, Header, LAST, SEGMENT_LEN_MAX,
+    SEGMENTS_MAX, SOURCE_MAX, segment_len,
 };
 use super::pieces::{BlockPiece, BlockPieces, BlockShare, PieceOwner, RecycledLists, Ticket};
 use super::setup::{ConnectionKind, ConnectionSetup, LinkType};
@@ -29,8 +29,10 @@ const BATCH_FIRST: usize = HEADER_LEN + 4;
 pub(crate) const CORK: Duration = Duration::from_millis(200);
 /// Length of the `total` before a message that does not fit one frame.
 const TOTAL_LEN: usize = 8;
+/// An RTS without its ranges, in bytes: the header, the message's total, and the number of bytes.
+const RTS_HEAD: usize = HEADER_LEN + TOTAL_LEN + 8;
 /// The longest RTS in bytes.
-const RTS_MAX: usize = HEADER_LEN + TOTAL_LEN + 8 + SEGMENTS_MAX * SEGMENT_LEN;
+const RTS_MAX: usize = RTS_HEAD + SEGMENTS_MAX * SEGMENT_LEN_MAX;
 
 /// A future frame.
 enum QueueItem<B> {
@@ -139,6 +141,9 @@ pub(crate) struct Outgoing<B> {
     max_rts: usize,
     gather: usize,
     domain: usize,
+    /// The devices for which an RTS has keys, and the most ranges that it then has.
+    devices: usize,
+    segments: usize,
     max_msg: u64,
     quota: usize,
     /// The memory from which on no block is added. The blocks of a full queue are half full at least,
@@ -192,6 +197,9 @@ impl<B: Block> Outgoing<B> {
             max_rts: setup.max_rts(),
             gather: setup.gather,
             domain: setup.domain,
+            devices: setup.own_devices,
+            segments: SEGMENTS_MAX
+                .min((setup.peer.slot_size as usize - RTS_HEAD) / segment_len(setup.own_devices)),
             max_msg: setup.max_msg(),
             quota: setup.sndbuf,
             memory_max: 2 * setup.sndbuf + SPARSE_FRAMES * setup.peer.slot_size as usize,
@@ -267,7 +275,7 @@ impl<B: Block> Outgoing<B> {
             _ => None,
         };
         self.announced.iter().flatten().chain(begun).flat_map(BlockPieces::iter).find_map(|piece| {
-            let remote = piece.block.remote().filter(|remote| remote.rkey == range.rkey)?;
+            let remote = piece.block.remote().filter(|remote| remote.rkeys == range.rkeys)?;
             let at = usize::try_from(range.addr.checked_sub(remote.addr)?).ok()?;
             piece.bytes().get(at..at.checked_add(range.len as usize)?)
         })
@@ -349,10 +357,12 @@ impl<B: Block> Outgoing<B> {
         let mut spare = FallbackBlocks { blocks, alone: self.in_flight == 0 };
         let own = match self.items.front()? {
             QueueItem::Source { .. } if self.announced.len() >= self.max_rts => return None,
-            QueueItem::Source { pieces, at, message } => match Rts::of(pieces, *at, message).len() {
-                ..=Head::MAX => None,
-                len => Some(spare.take(len)?),
-            },
+            QueueItem::Source { pieces, at, message } => {
+                match Rts::of(pieces, *at, message).len(self.devices) {
+                    ..=Head::MAX => None,
+                    len => Some(spare.take(len)?),
+                }
+            }
             QueueItem::Cut { piece, at, message } => {
                 let cut = FrameCut::of(*at, piece.len - at, message, self.payload);
                 Some(cut.copy(piece, *at, &mut spare)?)
@@ -401,7 +411,7 @@ impl<B: Block> Outgoing<B> {
             QueueItem::Source { pieces, at, message } => {
                 let rts = Rts::of(&pieces, at, &message);
                 let (len, ends) = (rts.bytes, rts.ends);
-                let frame = rts.into_frame(own, header);
+                let frame = rts.into_frame(own, self.devices, header);
                 if let Frame::Whole { block, .. } = &frame {
                     self.memory += block.bytes().len();
                 }
@@ -623,18 +633,19 @@ impl<'a, B: Block> Rts<'a, B> {
     }
 
     /// Length of the RTS in bytes.
-    fn len(&self) -> usize {
-        HEADER_LEN + self.message.prefix() + 8 + self.pieces.count() * SEGMENT_LEN
+    fn len(&self, devices: usize) -> usize {
+        HEADER_LEN + self.message.prefix() + 8 + self.pieces.count() * segment_len(devices)
     }
 
     /// A short frame, or one in a block if it is too long for that.
     fn into_frame(
         self,
         own: Option<B>,
+        devices: usize,
         header: impl FnOnce(FrameType, u8, u16, usize) -> Header,
     ) -> Frame<B> {
         let Self { pieces, at, message, .. } = self;
-        let len = self.len();
+        let len = self.len(devices);
         let header = header(FrameType::Rts, message.flags, pieces.count() as u16, len - HEADER_LEN);
         let (mut rts, mut end) = ([0; RTS_MAX], 0);
         let mut put = |bytes: &[u8]| {
@@ -645,11 +656,12 @@ impl<'a, B: Block> Rts<'a, B> {
         put(&message.total.to_le_bytes()[..message.prefix()]);
         put(&(self.bytes as u64).to_le_bytes());
         for piece in pieces.iter() {
-            let RemoteAddress { addr, rkey } =
-                piece.block.remote().unwrap_or(RemoteAddress { addr: 0, rkey: 0 });
+            let unknown = RemoteAddress { addr: 0, rkeys: RemoteKeys::default() };
+            let RemoteAddress { addr, rkeys } = piece.block.remote().unwrap_or(unknown);
             // Only a single block is announced in parts.
             let len = (piece.len - at).min(self.bytes) as u32;
-            put(&frame::encode_segment(Segment { addr: addr + at as u64, len, rkey }));
+            let segment = Segment { addr: addr + at as u64, len, rkeys };
+            put(&frame::encode_segment(&segment)[..segment_len(devices)]);
         }
         match own {
             None => Frame::Short(Head::of(&rts[..len])),

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::block::DEVICES_MAX;
 use super::credit::{CreditWindow, FIRST_SLOTS_MIN, RESERVE};
 use super::failure::InvalidSetup;
 use super::frame::HEADER_LEN;
@@ -125,6 +126,9 @@ pub(crate) struct ConnectionSetup {
     /// The device's domain, with the same number as in the blocks' registrations
     /// ([`Block::is_reachable`](super::Block::is_reachable)).
     pub(crate) domain: usize,
+    /// The devices of this side and of the peer: an RTS has a key for each device of its sender.
+    pub(crate) own_devices: usize,
+    pub(crate) peer_devices: usize,
     /// How long a close may take.
     pub(crate) linger: Duration,
     /// Probes, if any. Never on TCP, where the kernel's do it.
@@ -150,6 +154,8 @@ impl ConnectionSetup {
             read_piece: 256 * 1024,
             gather: GATHER_MAX,
             domain: 0,
+            own_devices: 1,
+            peer_devices: 1,
             linger: Duration::from_secs(1),
             keepalive: None,
         }
@@ -181,6 +187,8 @@ impl ConnectionSetup {
         range("stage", self.stage as u64, 4096, 16 << 20)?;
         range("read_piece", self.read_piece as u64, 4096, 16 << 20)?;
         range("gather", self.gather as u64, 1, GATHER_MAX as u64)?;
+        range("own_devices", self.own_devices as u64, 1, DEVICES_MAX as u64)?;
+        range("peer_devices", self.peer_devices as u64, 1, DEVICES_MAX as u64)?;
         range("read", u64::from(self.read), 0, u64::from(self.link == LinkType::Rc))?;
         Ok(())
     }

@@ -315,7 +315,7 @@ impl SimEndpoint {
                 );
                 monitor.reads(self.which, read.from.addr, len as u64);
                 read.into.set_owner(BlockOwner::Receiving);
-                DeviceWork::Read { addr: read.from.addr, rkey: read.from.rkey, len }
+                DeviceWork::Read { addr: read.from.addr, rkey: read.from.rkeys.of(0), len }
             }
             TransmitItem::Probe => DeviceWork::Probe,
         }

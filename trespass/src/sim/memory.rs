@@ -4,7 +4,7 @@
 //! Each block knows its current owner. An access by another party is a fault. The memory keeps
 //! faults until the simulation asks for them after each step, because a `Drop` cannot report one.
 
-use crate::protocol::{Block, Blocks, Purpose, RemoteAddress};
+use crate::protocol::{Block, Blocks, Purpose, RemoteAddress, RemoteKeys};
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -233,7 +233,7 @@ impl Block for SimBlock {
         }
         let rkey = (self.id as u32).wrapping_mul(0x9e37_79b9) | 1;
         state.exposed.entry(self.id).or_insert_with(|| ExposedRange { rkey, bytes: self.bytes[..].into() });
-        Some(RemoteAddress { addr: self.id << 32, rkey })
+        Some(RemoteAddress { addr: self.id << 32, rkeys: RemoteKeys::one(rkey) })
     }
 }
 

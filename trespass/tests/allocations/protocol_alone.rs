@@ -10,7 +10,7 @@ use std::time::Instant;
 use crate::allocated;
 use crate::protocol::{
     Block, Blocks, ConnectionEvent, ConnectionKind, ConnectionSetup, LinkType, PostedSends, ProtocolMachine,
-    Purpose, RemoteAddress, TransmitItem,
+    Purpose, RemoteAddress, RemoteKeys, TransmitItem,
 };
 
 /// A block that returns to its pool.
@@ -29,7 +29,7 @@ impl Block for TestBlock {
     }
 
     fn remote(&self) -> Option<RemoteAddress> {
-        Some(RemoteAddress { addr: self.bytes().as_ptr() as u64, rkey: 1 })
+        Some(RemoteAddress { addr: self.bytes().as_ptr() as u64, rkeys: RemoteKeys::one(1) })
     }
 }
 

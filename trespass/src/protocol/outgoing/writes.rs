@@ -9,7 +9,7 @@ use super::{
 use crate::protocol::block::{Block, Blocks, Purpose};
 use crate::protocol::copying::copy;
 use crate::protocol::failure::{Blocked, CallError};
-use crate::protocol::frame::{self, FIRST, HEADER_LEN, LAST, SEGMENTS_MAX, SOURCE_MAX};
+use crate::protocol::frame::{self, FIRST, HEADER_LEN, LAST, SOURCE_MAX};
 use crate::protocol::pieces::{BlockPiece, BlockPieces, BlockShare};
 use crate::protocol::setup::ConnectionKind;
 
@@ -247,7 +247,7 @@ impl<B: Block> Outgoing<B> {
                     && self.is_reachable(&piece.block, piece.len)
             }
             Some(QueueItem::Source { pieces, .. }) => {
-                pieces.count() < SEGMENTS_MAX
+                pieces.count() < self.segments
                     && (pieces.len() + piece.len) as u64 <= SOURCE_MAX
                     && self.is_readable(piece)
             }

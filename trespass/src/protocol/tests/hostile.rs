@@ -3,10 +3,15 @@
 
 use proptest::prelude::*;
 
-use super::frame::{COALESCED, FIRST, FrameType, Header, Immediate, LAST, encode_segment};
+use super::frame::{COALESCED, FIRST, FrameType, Header, Immediate, LAST, encode_segment, segment_len};
 use super::*;
 
 const NONE: Header = Header { kind: FrameType::Data, flags: 0, count: 0, seq: 0, credit_total: 64, len: 0 };
+
+/// A range of an RTS.
+fn segment(addr: u64, len: u32) -> Vec<u8> {
+    encode_segment(&Segment { addr, len, rkeys: RemoteKeys::one(1) })[..segment_len(1)].to_vec()
+}
 
 /// A peer that can send anything; it numbers its frames and sets their length unless told
 /// otherwise.
@@ -38,7 +43,7 @@ impl HostilePeer {
         let mut payload = Vec::new();
         payload.extend(total.map(u64::to_le_bytes).into_iter().flatten());
         payload.extend(u64::from(bytes).to_le_bytes());
-        payload.extend(encode_segment(Segment { addr: 4096, len: bytes, rkey: 1 }));
+        payload.extend(segment(4096, bytes));
         self.say(Header { kind: FrameType::Rts, flags, count: 1, ..NONE }, &payload)
     }
 
@@ -190,7 +195,7 @@ fn sources_of_several_ranges() {
     use ProtocolError as E;
     let rts = |count: u16, bytes: u64, ranges: &[(u64, u32)]| {
         let mut payload = bytes.to_le_bytes().to_vec();
-        ranges.iter().for_each(|&(addr, len)| payload.extend(encode_segment(Segment { addr, len, rkey: 1 })));
+        ranges.iter().for_each(|&(addr, len)| payload.extend(segment(addr, len)));
         move |liar: &mut HostilePeer| liar.say(Header { kind: FrameType::Rts, count, ..NONE }, &payload)
     };
     let refused = |lie| caught(ConnectionKind::Stream, lie);
@@ -215,7 +220,7 @@ fn sources_of_several_ranges() {
 fn ranges_of_one_byte_are_read_within_the_quota() {
     let mut liar = HostilePeer::to(ConnectionKind::Stream);
     let mut payload = 16_u64.to_le_bytes().to_vec();
-    (0..16).for_each(|_| payload.extend(encode_segment(Segment { addr: 4096, len: 1, rkey: 1 })));
+    (0..16).for_each(|_| payload.extend(segment(4096, 1)));
     for _ in 0..16 {
         liar.say(Header { kind: FrameType::Rts, count: 16, ..NONE }, &payload).unwrap();
     }

@@ -316,8 +316,12 @@ fn golden_frames_with(setup: &ConnectionSetup) {
     assert!(starts(&told[1], header(3, 2, 1, 6, 64, [24, 0]), b"\0\0\x04\0\0\0\0\0"));
     assert_eq!(told[1][32..], *b"\0\0\x04\0\x07\0\0\0");
     let addr = u64::from_le_bytes(told[1][24..32].try_into().unwrap());
-    assert!(pair.a.connection.source_bytes(Segment { addr, len: 0x4_0000, rkey: 7 }).is_some());
-    assert!(pair.a.connection.source_bytes(Segment { addr, len: 0x4_0001, rkey: 7 }).is_none());
+    assert!(
+        pair.a.connection.source_bytes(Segment { addr, len: 0x4_0000, rkeys: RemoteKeys::one(7) }).is_some()
+    );
+    assert!(
+        pair.a.connection.source_bytes(Segment { addr, len: 0x4_0001, rkeys: RemoteKeys::one(7) }).is_none()
+    );
 
     // The READs, and then RFIN for both, which also grants the seven used receives.
     assert!(frames(&mut pair.b, &mut pair.a, now).is_empty());
@@ -619,12 +623,12 @@ fn a_message_of_single_ranges_is_the_same_message() {
     let mut tell = |seq, flags, bytes: &[u8], total: &[u8]| {
         let mut block = pair.a.blocks.take(bytes.len(), Purpose::Send).unwrap();
         block.bytes_mut().copy_from_slice(bytes);
-        let RemoteAddress { addr, rkey } = block.remote().unwrap();
-        let segment = frame::encode_segment(Segment { addr, len: bytes.len() as u32, rkey });
+        let RemoteAddress { addr, rkeys } = block.remote().unwrap();
+        let segment = frame::encode_segment(&Segment { addr, len: bytes.len() as u32, rkeys });
         let len = (total.len() + 24) as u32;
         let told = (bytes.len() as u64).to_le_bytes();
         pair.b.receives -= 1;
-        pair.b.feed(&[&header(3, flags, 1, seq, len)[..], total, &told, &segment].concat()).unwrap();
+        pair.b.feed(&[&header(3, flags, 1, seq, len)[..], total, &told, &segment[..16]].concat()).unwrap();
         block
     };
     let blocks = [tell(0, 1, &one, &90_000_u64.to_le_bytes()), tell(1, 2, &two, &[])];
@@ -642,6 +646,39 @@ fn a_message_of_single_ranges_is_the_same_message() {
         while pair.b.transmit(&mut pair.a, pair.now, true) {}
     }
     assert!(pair.b.recv().unwrap() == [one, two].concat());
+}
+
+/// The queue pairs of several devices complete their READs in any order.
+#[test]
+fn reads_may_complete_in_any_order() {
+    let mut pair = PeerPair::new(&setup(ConnectionKind::SeqPacket));
+    let messages = [bytes(300_000, 1), bytes(400_000, 2)];
+    let sources: Vec<_> = messages.iter().map(|message| pair.a.lend(message)).collect();
+    while pair.a.transmit(&mut pair.b, pair.now, true) {}
+    while pair.b.deliver() {}
+    while pair.b.transmit(&mut pair.a, pair.now, true) {}
+    let mut reads = Vec::new();
+    while let Some((id, range)) = pair.b.posted.pop_front() {
+        reads.push((pair.b.queue.complete(id).unwrap(), range.unwrap()));
+    }
+    assert!(reads.len() > 2, "{} READs", reads.len());
+    for (mut done, range) in reads.into_iter().rev() {
+        assert_eq!(pair.b.recv(), None);
+        assert_eq!(pair.a.take_events().len(), 0, "RFIN before the first source is read");
+        if let CompletedTransmit::Read { block, .. } = &mut done {
+            let from = pair.a.connection.source_bytes(range).expect("what was told");
+            block.bytes_mut()[..range.len as usize].copy_from_slice(from);
+        }
+        pair.b.connection.done(done);
+        while pair.b.transmit(&mut pair.a, pair.now, true) {}
+        while pair.a.deliver() {}
+    }
+    messages.iter().for_each(|message| assert!(pair.b.recv().unwrap() == *message));
+    let returned = pair.a.take_events().into_iter().map(|event| match event {
+        ConnectionEvent::Returned { ticket, sent: true, .. } => ticket,
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(returned.collect::<Vec<_>>(), sources);
 }
 
 #[test]

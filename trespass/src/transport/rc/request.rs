@@ -188,7 +188,7 @@ impl RequestPayload {
             Self::Read { from, into } => {
                 // SAFETY: the block that the READ fills lives until the request has completed, and
                 // nobody accesses it, by this function's contract. `PostedSends` keeps it.
-                unsafe { request.setup_read(from.rkey, from.addr).setup_sge_list(&[into.entry()]) };
+                unsafe { request.setup_read(from.rkeys.of(0), from.addr).setup_sge_list(&[into.entry()]) };
             }
             // A WRITE of 0 bytes: the device checks neither key nor address.
             Self::Probe => drop(request.setup_write(0, 0)),
