@@ -254,6 +254,8 @@ pub mod pool;
 mod process;
 #[cfg_attr(not(feature = "rdma"), allow(dead_code, reason = "what queue pairs alone need"))]
 mod protocol;
+#[cfg(any(feature = "rdma", test))]
+mod rails;
 mod session;
 #[cfg(test)]
 mod sim;

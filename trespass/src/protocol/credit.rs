@@ -208,6 +208,17 @@ impl Credits {
         self.granted
     }
 
+    /// The number below which the peer has certainly received every frame, because it grants no more
+    /// than its receives.
+    pub(crate) fn received_by_peer(&self) -> u32 {
+        self.granted.wrapping_sub(self.peer_slots)
+    }
+
+    /// The number of frames sent, which is the next one's sequence number.
+    pub(crate) fn sent(&self) -> u32 {
+        self.sent
+    }
+
     /// The total that this side has granted.
     pub(crate) fn announced(&self) -> u32 {
         self.announced

@@ -66,6 +66,8 @@ pub(crate) enum ProtocolError {
     MessageTooLong { total: u64, most: u64 },
     #[error("the peer announced a message of {total} bytes and {got} came in it")]
     MessageLength { total: u64, got: u64 },
+    #[error("the peer sent a message about a rail with {what} {value}, which it cannot have")]
+    Rail { what: &'static str, value: u64 },
     #[error("the peer sent a piece without any bytes")]
     Empty,
     #[error(

@@ -442,6 +442,11 @@ impl<B: Block> Incoming<B> {
         Segment { len: room as u32, ..from }
     }
 
+    /// Changes the number of READs that may be posted at a time.
+    pub(crate) fn set_max_reads(&mut self, reads: usize) {
+        self.max_reads = reads;
+    }
+
     /// READs that are posted and not completed.
     pub(crate) fn reads_under_way(&self) -> usize {
         (self.reads_sent - self.reads_done) as usize

@@ -13,7 +13,7 @@ use super::block::Segment;
 use super::block::{Block, Blocks};
 use super::close::CloseState;
 use super::credit::Credits;
-use super::failure::{CallError, FailureCause, InvalidSetup};
+use super::failure::{CallError, FailureCause, InvalidSetup, ProtocolError};
 use super::frame::HEADER_LEN;
 use super::incoming::{Chunk, Incoming, ReceivedPart};
 use super::keepalive::KeepaliveProber;
@@ -241,16 +241,20 @@ impl<B: Block> ProtocolMachine<B> {
         let (first, next, events) = (self.next_ticket, &mut self.next_ticket, &mut self.events);
         // An empty block is part of no frame, except in the frame of an empty message.
         let empty_message = load.full == 0 && self.outgoing.has_messages();
+        let empty_block = empty_message && !self.outgoing.copies();
         let pieces = blocks.filter_map(|(block, len)| {
             let ticket = Ticket(*next);
             *next += 1;
-            if len > 0 || (empty_message && ticket.0 == first) {
+            if len > 0 || (empty_block && ticket.0 == first) {
                 return Some(BlockPiece { block, len, owner: PieceOwner::Program(ticket) });
             }
             events.push_back(ConnectionEvent::Returned { ticket, block, sent: true });
             None
         });
         self.outgoing.lend(pieces, load);
+        if empty_message && !empty_block {
+            self.outgoing.push_empty_message();
+        }
         Ticket(first)
     }
 
@@ -525,6 +529,49 @@ impl<B: Block> ProtocolMachine<B> {
             }
             CompletedTransmit::Probe => self.prober.answered(),
         }
+    }
+
+    // For a driver with several queue pairs
+
+    /// Handles the completion of a frame whose block, of `memory` bytes, stays with the driver.
+    /// `copied` bytes of the program are in it.
+    pub(crate) fn sent_and_kept(&mut self, copied: usize, memory: usize) {
+        self.prober.worked();
+        self.outgoing.sent_and_kept(copied, memory);
+        self.settle();
+    }
+
+    /// The number below which the peer's connection, not only its device, has received every frame.
+    pub(crate) fn received_by_peer(&self) -> u32 {
+        let sent = self.credits.sent();
+        let of_credits = self.credits.sent_after(self.credits.received_by_peer());
+        let said = self.counters.frames_sent - self.acknowledged;
+        sent.wrapping_sub(u32::try_from(said).map_or(of_credits, |said| said.min(of_credits)))
+    }
+
+    /// The sequence number of the next frame to send.
+    pub(crate) fn next_number(&self) -> u32 {
+        self.credits.sent()
+    }
+
+    /// Fails the connection, because the peer has broken the protocol of the rails.
+    pub(crate) fn violated(&mut self, error: ProtocolError) {
+        self.fail(FailureCause::Protocol(error), true);
+    }
+
+    /// The sequence number of the next frame to receive.
+    pub(crate) fn expected(&self) -> u32 {
+        self.credits.received()
+    }
+
+    /// The receives that frames from the expected one on may use.
+    pub(crate) fn receives_outstanding(&self) -> u32 {
+        self.credits.outstanding()
+    }
+
+    /// Changes the number of READs that may be posted at a time.
+    pub(crate) fn set_max_reads(&mut self, reads: usize) {
+        self.incoming.set_max_reads(reads);
     }
 
     fn settle(&mut self) {

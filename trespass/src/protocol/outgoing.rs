@@ -48,6 +48,8 @@ enum QueueItem<B> {
     /// The same for a block that the device cannot reach: it is copied into frames as they are
     /// sent.
     Cut { piece: BlockPiece<B>, at: usize, message: MessagePosition },
+    /// An empty message, whose block has returned.
+    Empty,
 }
 
 /// The position of an item in its message: first, last, and the message's length. Unused for a
@@ -141,6 +143,8 @@ pub(crate) struct Outgoing<B> {
     max_rts: usize,
     gather: usize,
     domain: usize,
+    /// Whether frames hold copies only, and lent blocks are sources or copied.
+    copies: bool,
     /// The devices for which an RTS has keys, and the most ranges that it then has.
     devices: usize,
     segments: usize,
@@ -197,6 +201,7 @@ impl<B: Block> Outgoing<B> {
             max_rts: setup.max_rts(),
             gather: setup.gather,
             domain: setup.domain,
+            copies: setup.copies,
             devices: setup.own_devices,
             segments: SEGMENTS_MAX
                 .min((setup.peer.slot_size as usize - RTS_HEAD) / segment_len(setup.own_devices)),
@@ -381,7 +386,7 @@ impl<B: Block> Outgoing<B> {
                     !FrameCut::of(left.at(), left.len(), message, self.bare).ends
                 }
                 QueueItem::Source { pieces, at, message } => !Rts::of(pieces, *at, message).ends,
-                QueueItem::Packed(_) | QueueItem::Lent { .. } => false,
+                QueueItem::Packed(_) | QueueItem::Lent { .. } | QueueItem::Empty => false,
             };
         let blocked = if stops && more && credits.is_counted() { BLOCKED } else { 0 };
         let header = |kind, flags, count, len: usize| {
@@ -425,6 +430,10 @@ impl<B: Block> Outgoing<B> {
                 }
                 frame
             }
+            QueueItem::Empty => {
+                let message = MessagePosition { flags: FIRST | LAST, total: 0 };
+                Frame::Short(message.head(0, header))
+            }
             QueueItem::Cut { .. } => unreachable!("cut above"),
         })
     }
@@ -464,6 +473,14 @@ impl<B: Block> Outgoing<B> {
         if let Some(pieces) = pieces {
             self.release(pieces, each);
         }
+    }
+
+    /// Handles the completion of a frame whose block, of `memory` bytes, stays with the driver.
+    /// `copied` bytes of the program are in it.
+    pub(crate) fn sent_and_kept(&mut self, copied: usize, memory: usize) {
+        self.in_flight -= 1;
+        self.charge -= copied;
+        self.memory -= memory;
     }
 
     /// The same for a frame with a share of a lent block, which returns with the last share.
@@ -525,6 +542,7 @@ impl<B: Block> Outgoing<B> {
                 }
                 QueueItem::Long { left, .. } => self.release_share(left, &mut each),
                 QueueItem::Cut { piece, .. } => self.release(piece.into(), &mut each),
+                QueueItem::Empty => {}
             }
         }
     }

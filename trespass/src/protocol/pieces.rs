@@ -68,6 +68,11 @@ impl<B: Block> BlockPieces<B> {
         std::iter::once(&mut self.first).chain(&mut self.more)
     }
 
+    /// The block of the first piece.
+    pub(crate) fn into_block(self) -> B {
+        self.first.block
+    }
+
     /// Appends a piece, reusing a list if possible.
     pub(crate) fn push(&mut self, piece: BlockPiece<B>, lists: &mut RecycledLists<B>) {
         if self.more.capacity() == 0 {

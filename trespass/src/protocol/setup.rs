@@ -126,6 +126,9 @@ pub(crate) struct ConnectionSetup {
     /// The device's domain, with the same number as in the blocks' registrations
     /// ([`Block::is_reachable`](super::Block::is_reachable)).
     pub(crate) domain: usize,
+    /// Frames hold copies only, so that a driver may keep and repeat them. A lent block is a source,
+    /// or is copied.
+    pub(crate) copies: bool,
     /// The devices of this side and of the peer: an RTS has a key for each device of its sender.
     pub(crate) own_devices: usize,
     pub(crate) peer_devices: usize,
@@ -154,6 +157,7 @@ impl ConnectionSetup {
             read_piece: 256 * 1024,
             gather: GATHER_MAX,
             domain: 0,
+            copies: false,
             own_devices: 1,
             peer_devices: 1,
             linger: Duration::from_secs(1),

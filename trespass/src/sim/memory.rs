@@ -233,7 +233,9 @@ impl Block for SimBlock {
         }
         let rkey = (self.id as u32).wrapping_mul(0x9e37_79b9) | 1;
         state.exposed.entry(self.id).or_insert_with(|| ExposedRange { rkey, bytes: self.bytes[..].into() });
-        Some(RemoteAddress { addr: self.id << 32, rkeys: RemoteKeys::one(rkey) })
+        // Each device has another key.
+        let rkeys = RemoteKeys(std::array::from_fn(|device| rkey.wrapping_add(device as u32)));
+        Some(RemoteAddress { addr: self.id << 32, rkeys })
     }
 }
 

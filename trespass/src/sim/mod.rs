@@ -23,6 +23,7 @@ mod oracle;
 mod pattern;
 mod plan;
 mod program;
+mod rails;
 mod rng;
 mod shared_receives;
 mod simulation;

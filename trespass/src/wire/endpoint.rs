@@ -10,6 +10,8 @@ use super::{WireError, preamble::Writer, tlv};
 /// 28 SL u8 | 29 traffic class u8 | 30 0 u16 | 32 device u64
 /// ```
 const BYTES: usize = 40;
+/// The same, for other messages that carry one.
+pub(crate) const ENDPOINT_LEN: usize = BYTES;
 
 /// The address of a reliable connected queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +51,10 @@ const _: () = assert!(BYTES == 40 && INFINIBAND == 1 && ETHERNET == 2);
 
 impl Endpoint {
     pub(super) fn put(&self, writer: &mut Writer) {
+        tlv::put(writer, tlv::ENDPOINT, &self.encode());
+    }
+
+    pub(crate) fn encode(&self) -> [u8; BYTES] {
         let mut value = [0; BYTES];
         value[0..4].copy_from_slice(&self.qp_num.to_le_bytes());
         value[4..8].copy_from_slice(&self.psn.to_le_bytes());
@@ -62,10 +68,10 @@ impl Endpoint {
         value[28] = self.service_level;
         value[29] = self.traffic_class;
         value[32..40].copy_from_slice(&self.device.to_le_bytes());
-        tlv::put(writer, tlv::ENDPOINT, &value);
+        value
     }
 
-    pub(super) fn decode(value: &[u8]) -> Result<Self, WireError> {
+    pub(crate) fn decode(value: &[u8]) -> Result<Self, WireError> {
         let mut reader = Reader::new(value, "endpoint");
         let qp_num = bits(reader.u32()?, 24, "queue pair number", "below 2^24")?;
         let psn = bits(reader.u32()?, 24, "packet sequence number", "below 2^24")?;

@@ -39,7 +39,7 @@ pub(crate) mod properties;
 pub(crate) use cause::Unavailable;
 pub(crate) use cm_prefix::CmPrefix;
 pub(crate) use control::{Probe, Ready, Reject};
-pub(crate) use endpoint::{Endpoint, LinkLayer, device_hash};
+pub(crate) use endpoint::{ENDPOINT_LEN, Endpoint, LinkLayer, device_hash};
 pub(crate) use hello::{Features, Hello, Role};
 pub(crate) use limits::Limits;
 pub(crate) use preamble::{MAJOR, MAX_MESSAGE, MINOR, PREAMBLE, Preamble};

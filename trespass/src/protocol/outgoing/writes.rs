@@ -223,14 +223,24 @@ impl<B: Block> Outgoing<B> {
                 QueueItem::Cut { piece, at: 0, message }
             });
         }
-        if self.has_messages() {
+        if self.has_messages() && self.items.len() > before {
             self.mark(before);
         }
     }
 
+    /// Whether frames hold copies only.
+    pub(crate) fn copies(&self) -> bool {
+        self.copies
+    }
+
+    /// Queues an empty message that needs no block.
+    pub(crate) fn push_empty_message(&mut self) {
+        self.items.push_back(QueueItem::Empty);
+    }
+
     /// Whether `len` bytes of a block can be sent without a copy.
     fn is_reachable(&self, block: &B, len: usize) -> bool {
-        self.tcp || len == 0 || block.is_reachable(self.domain)
+        self.tcp || len == 0 || (!self.copies && block.is_reachable(self.domain))
     }
 
     fn is_readable(&self, piece: &BlockPiece<B>) -> bool {

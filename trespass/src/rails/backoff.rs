@@ -1,0 +1,89 @@
+//! How long a rail stays out after a failure.
+//!
+//! The time doubles with each failure. A rail gains it back only by working for a multiple of that
+//! time, so that one success between two failures changes little.
+
+use std::time::{Duration, Instant};
+
+/// The shortest and the longest time that a rail stays out.
+const FIRST: Duration = Duration::from_millis(100);
+const LONGEST: Duration = Duration::from_secs(30);
+/// A rail must work for this many times as long as it was out to lower the time by half.
+const TRUST: u32 = 8;
+
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Backoff {
+    /// The failures that count.
+    level: u32,
+    up_since: Option<Instant>,
+}
+
+impl Backoff {
+    fn time(self) -> Duration {
+        FIRST.saturating_mul(1 << self.level.min(16)).min(LONGEST)
+    }
+
+    /// The rail's path is proven.
+    pub(super) fn came_up(&mut self, now: Instant) {
+        self.up_since = Some(now);
+    }
+
+    /// The rail has failed. Returns how long it stays out.
+    pub(super) fn failed(&mut self, now: Instant) -> Duration {
+        let mut worked = self.up_since.take().map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
+        while self.level > 0 && worked >= self.time() * TRUST {
+            worked -= self.time() * TRUST;
+            self.level -= 1;
+        }
+        let time = self.time();
+        self.level = (self.level + 1).min(16);
+        time
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn ms(count: u64) -> Duration {
+        Duration::from_millis(count)
+    }
+
+    #[test]
+    fn a_rail_that_never_comes_up_is_tried_ever_less_often() {
+        let (mut backoff, now) = (Backoff::default(), Instant::now());
+        let times: Vec<_> = (0..12).map(|_| backoff.failed(now)).collect();
+        assert_eq!(times[..4], [ms(100), ms(200), ms(400), ms(800)]);
+        assert_eq!(times[11], LONGEST);
+    }
+
+    #[test]
+    fn one_success_does_not_reset_the_time() {
+        let (mut backoff, mut now) = (Backoff::default(), Instant::now());
+        for _ in 0..6 {
+            backoff.failed(now);
+        }
+        backoff.came_up(now);
+        now += ms(100);
+        assert_eq!(backoff.failed(now), ms(6400));
+        // After an hour of work it counts as a new rail.
+        backoff.came_up(now);
+        now += Duration::from_secs(3600);
+        assert_eq!(backoff.failed(now), ms(100));
+    }
+
+    #[test]
+    fn a_rail_that_flaps_stays_out_for_most_of_the_time() {
+        let (mut backoff, begin) = (Backoff::default(), Instant::now());
+        let mut now = begin;
+        let (mut up, mut failures) = (Duration::ZERO, 0);
+        while now < begin + Duration::from_secs(600) {
+            backoff.came_up(now);
+            now += ms(50);
+            up += ms(50);
+            now += backoff.failed(now);
+            failures += 1;
+        }
+        assert!(failures < 40 && up < Duration::from_secs(2), "{failures} failures, up for {up:?}");
+    }
+}

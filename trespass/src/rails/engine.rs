@@ -1,0 +1,248 @@
+//! The state machine of a connection's rails.
+
+mod joining;
+pub(super) mod moving;
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use super::message::{RailFrame, RailMessage};
+use super::order::EarlyFrames;
+use super::rail::{Rail, RailCause, RailState};
+use super::sent::SentFrames;
+use crate::protocol::{Block, ProtocolMachine, Segment};
+use crate::wire::Role;
+
+/// What both sides and this side's program chose.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RailsSetup {
+    pub(crate) role: Role,
+    /// The rails, with the one that the handshake has proven: 2 to [`DEVICES_MAX`].
+    ///
+    /// [`DEVICES_MAX`]: crate::protocol::DEVICES_MAX
+    pub(crate) rails: usize,
+    /// The devices of the peer.
+    pub(crate) peer_devices: usize,
+    /// The READs that a queue pair may have outstanding.
+    pub(crate) reads: usize,
+    /// The bytes that pass before the client adds rails.
+    pub(crate) join_after: u64,
+    /// How long a request may take.
+    pub(crate) request_timeout: Duration,
+    /// How long the proof of a path may take.
+    pub(crate) probe_timeout: Duration,
+}
+
+/// What the driver is to do for a rail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RailCommand {
+    /// Make a queue pair, and report it by [`Rails::created`].
+    Create { rail: usize, offer: Option<PeerOffer> },
+    /// Connect it, post its receives, and report that by [`Rails::connected`].
+    Connect { rail: usize, peer: crate::wire::Endpoint },
+    /// Move the queue pair to the error state, hand in what has completed until then, and what has
+    /// not; report that by [`Rails::stopped`], and destroy it.
+    Stop { rail: usize },
+}
+
+/// The client's end of a rail, for which the server chooses a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PeerOffer {
+    pub(crate) attempt: u32,
+    pub(crate) endpoint: crate::wire::Endpoint,
+}
+
+/// What happened to the rails of a connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RailCounters {
+    /// Rails that came up after the first.
+    pub(crate) joined: u64,
+    /// Rails that went out, by cause.
+    pub(crate) device_failures: u64,
+    pub(crate) path_failures: u64,
+    pub(crate) peer_failures: u64,
+    /// Frames and READs that were posted again over another rail.
+    pub(crate) frames_repeated: u64,
+    pub(crate) reads_repeated: u64,
+}
+
+/// The rails of a connection.
+#[derive(Debug)]
+pub(crate) struct Rails<B> {
+    setup: RailsSetup,
+    rails: Vec<Rail>,
+    sent: SentFrames<B>,
+    early: EarlyFrames<B>,
+    /// READs whose rail has failed, each with its block if that has returned.
+    reads_again: VecDeque<(u64, Segment, Option<B>)>,
+    /// Messages to send, and the rail for those that must go over a certain one.
+    messages: VecDeque<(Option<usize>, RailFrame)>,
+    commands: VecDeque<RailCommand>,
+    /// Bytes of frames and READs so far, until the other rails join.
+    moved: u64,
+    has_begun_joining: bool,
+    /// Rails are chosen so often so far.
+    choices: u64,
+    counters: RailCounters,
+    /// The cause of the last failure.
+    last_cause: Option<RailCause>,
+}
+
+impl<B: Block> Rails<B> {
+    /// Begins with one rail, which the handshake has proven.
+    pub(crate) fn new(setup: RailsSetup, protocol: &mut ProtocolMachine<B>, now: Instant) -> Self {
+        let mut rails: Vec<_> = (0..setup.rails).map(|_| Rail::new()).collect();
+        rails[0].begin(1);
+        rails[0].state = RailState::Up;
+        rails[0].backoff.came_up(now);
+        let rails = Self {
+            setup,
+            rails,
+            sent: SentFrames::new(protocol.next_number()),
+            early: EarlyFrames::new(),
+            reads_again: VecDeque::new(),
+            messages: VecDeque::new(),
+            commands: VecDeque::new(),
+            moved: 0,
+            has_begun_joining: false,
+            choices: 0,
+            counters: RailCounters::default(),
+            last_cause: None,
+        };
+        rails.limit_reads(protocol);
+        rails
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.rails.len()
+    }
+
+    pub(crate) fn state(&self, rail: usize) -> RailState {
+        self.rails[rail].state
+    }
+
+    /// The generation of a rail's queue pair.
+    #[cfg(test)]
+    pub(crate) fn generation(&self, rail: usize) -> u32 {
+        self.rails[rail].generation
+    }
+
+    /// The peer's device at the other end of a rail, whose keys READs over the rail use.
+    pub(crate) fn peer_device(&self, rail: usize) -> usize {
+        self.rails[rail].peer_device.into()
+    }
+
+    pub(crate) fn counters(&self) -> RailCounters {
+        self.counters
+    }
+
+    /// The rails that work.
+    pub(crate) fn up(&self) -> usize {
+        self.rails.iter().filter(|rail| rail.is_up()).count()
+    }
+
+    /// Whether no rail works, and none is about to: the connection cannot go on.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.up() == 0
+    }
+
+    /// The cause of the last failure of a rail.
+    pub(crate) fn last_cause(&self) -> Option<RailCause> {
+        self.last_cause
+    }
+
+    /// Receives beside those of the connection that each queue pair needs: for PROVE, and for
+    /// messages about each rail. The peer may have three of these on the way: DOWN, which another
+    /// rail delays, then OFFER and DOWN of the next generation. Each further one needs an answer.
+    pub(crate) const fn extra_receives(rails: usize) -> usize {
+        3 * rails + 1
+    }
+
+    /// The receives that each queue pair must have posted before the connection grants `more`
+    /// receives to the peer.
+    ///
+    /// A frame may come over any rail, so each has a receive for every frame that the peer may
+    /// still send.
+    pub(crate) fn receives_wanted(&self, protocol: &ProtocolMachine<B>, more: usize) -> usize {
+        let granted = (protocol.receives_outstanding() as usize).saturating_sub(self.early.len());
+        granted + more + Self::extra_receives(self.rails.len())
+    }
+
+    /// Whether a rail's queue pair must have those receives.
+    pub(crate) fn has_receives(&self, rail: usize) -> bool {
+        self.rails[rail].has_receives()
+    }
+
+    /// What the driver is to do next.
+    pub(crate) fn take_command(&mut self) -> Option<RailCommand> {
+        self.commands.pop_front()
+    }
+
+    /// Whether nothing waits to be posted.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.messages.is_empty()
+            && !self.sent.is_due()
+            && self.reads_again.is_empty()
+            && self.commands.is_empty()
+    }
+
+    /// Takes a rail out. The driver is told to stop it.
+    pub(crate) fn fail(&mut self, rail: usize, cause: RailCause) {
+        if matches!(self.rails[rail].state, RailState::Down | RailState::Stopping | RailState::Stopped) {
+            return;
+        }
+        match cause {
+            RailCause::Device => self.counters.device_failures += 1,
+            RailCause::Path => self.counters.path_failures += 1,
+            RailCause::Peer => self.counters.peer_failures += 1,
+        }
+        self.last_cause = Some(cause);
+        self.rails[rail].state = RailState::Stopping;
+        self.commands.retain(|command| !matches!(command,
+            RailCommand::Create { rail: at, .. } | RailCommand::Connect { rail: at, .. } if *at == rail));
+        self.commands.push_back(RailCommand::Stop { rail });
+    }
+
+    /// Handles the passing of time. The driver has polled all rails before.
+    pub(crate) fn tick(&mut self, now: Instant) {
+        for at in 0..self.rails.len() {
+            let rail = &mut self.rails[at];
+            let is_posted = matches!(rail.state, RailState::Up | RailState::Proving { .. });
+            if is_posted && rail.is_overdue(self.setup.request_timeout, now) {
+                self.fail(at, RailCause::Path);
+                continue;
+            }
+            match rail.state {
+                RailState::Proving { until } | RailState::Offered { until } if now >= until => {
+                    self.fail(at, RailCause::Path);
+                }
+                RailState::Down if rail.retry_at.is_some_and(|retry| now >= retry) => self.begin_offer(at),
+                _ => {}
+            }
+        }
+    }
+
+    /// When [`tick`](Self::tick) must run.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        let of_rail = |rail: &Rail| match rail.state {
+            RailState::Up => rail.overdue_at(self.setup.request_timeout),
+            RailState::Proving { until } => {
+                rail.overdue_at(self.setup.request_timeout).map_or(Some(until), |at| Some(at.min(until)))
+            }
+            RailState::Offered { until } => Some(until),
+            RailState::Down => rail.retry_at,
+            _ => None,
+        };
+        self.rails.iter().filter_map(of_rail).min()
+    }
+
+    /// Only as many READs as the working rails take are given out.
+    fn limit_reads(&self, protocol: &mut ProtocolMachine<B>) {
+        protocol.set_max_reads(self.setup.reads * self.up().max(1));
+    }
+
+    fn say(&mut self, over: Option<usize>, rail: usize, message: RailMessage) {
+        let generation = self.rails[rail].generation;
+        self.messages.push_back((over, RailFrame { rail: rail as u8, generation, message }));
+    }
+}

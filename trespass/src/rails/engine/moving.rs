@@ -1,0 +1,273 @@
+//! What moves over the rails: the choice of a rail for each request, completions, arrivals, and
+//! what is sent again.
+
+use std::time::Instant;
+
+use super::super::message::RailFrame;
+use super::super::order::ArrivedFrame;
+use super::super::rail::{PostedRequest, UnconfirmedSend};
+use super::Rails;
+use crate::protocol::frame::{FrameType, HEADER_LEN, Head, Immediate};
+use crate::protocol::{
+    Block, Blocks, CallBuffer, CompletedTransmit, Frame, ProtocolError, ProtocolMachine, Purpose, ReadRequest,
+    TransmitItem,
+};
+
+/// Every so many choices the rail that was not chosen for longest is taken, so that a rail that has
+/// become faster is found again.
+const SAMPLE: u64 = 64;
+
+/// What a driver posts to a rail.
+#[derive(Debug)]
+pub(crate) enum RailItem<B> {
+    /// A message about a rail.
+    Message(RailFrame),
+    /// A frame, READ or probe of the connection. A frame that is sent again has its number.
+    Transmit(TransmitItem<B>),
+}
+
+impl<B: Block> RailItem<B> {
+    /// The frame that carries a message.
+    pub(crate) fn into_transmit(self) -> TransmitItem<B> {
+        match self {
+            Self::Message(frame) => TransmitItem::Send(Frame::Short(frame.encode())),
+            Self::Transmit(transmit) => transmit,
+        }
+    }
+}
+
+impl<B: Block> Rails<B> {
+    /// The rail for a request of `len` bytes: the one that would complete it first. `has_room` tells
+    /// whether a rail's send queue has room. `None` if no rail takes it now.
+    pub(crate) fn choose(&mut self, len: usize, is_read: bool, has_room: impl Fn(usize) -> bool) -> Option<usize> {
+        self.choices += 1;
+        let reads = self.setup.reads;
+        let rails = self.rails.iter().enumerate();
+        let takes = rails.filter(|(at, rail)| {
+            rail.is_up() && has_room(*at) && !(is_read && rail.reads() >= reads)
+        });
+        let chosen = if self.choices.is_multiple_of(SAMPLE) {
+            takes.min_by_key(|(_, rail)| rail.chosen)
+        } else {
+            let fastest = self.rails.iter().filter_map(|rail| rail.load.rate()).fold(1.0, f64::max);
+            let time = |rail: &super::Rail| rail.load.time_for(len, fastest);
+            takes.min_by(|(_, one), (_, other)| time(one).total_cmp(&time(other)))
+        };
+        let (at, _) = chosen?;
+        self.rails[at].chosen = self.choices;
+        Some(at)
+    }
+
+    /// The next message, frame or READ that must go before what the connection has: messages about
+    /// rails first, then what is sent again.
+    pub(crate) fn next_item(
+        &mut self,
+        blocks: &mut impl Blocks<Block = B>,
+        starved: &mut bool,
+        has_room: impl Fn(usize) -> bool,
+    ) -> Option<(usize, RailItem<B>)> {
+        if let Some((rail, frame)) = self.next_message(&has_room) {
+            return Some((rail, RailItem::Message(frame)));
+        }
+        if self.sent.is_due()
+            && let Some(rail) = self.choose(0, false, &has_room)
+            && let Some((_, frame)) = self.sent.next_due(blocks, starved)
+        {
+            self.counters.frames_repeated += 1;
+            return Some((rail, RailItem::Transmit(TransmitItem::Send(frame))));
+        }
+        let (rail, read) = self.next_read_again(blocks, starved, &has_room)?;
+        self.counters.reads_repeated += 1;
+        Some((rail, RailItem::Transmit(TransmitItem::Read(read))))
+    }
+
+    fn next_message(&mut self, has_room: &impl Fn(usize) -> bool) -> Option<(usize, RailFrame)> {
+        let index = self.messages.iter().position(|(over, _)| match over {
+            Some(rail) => has_room(*rail),
+            None => true,
+        })?;
+        let rail = match self.messages[index].0 {
+            Some(rail) => rail,
+            None => self.choose(0, false, has_room)?,
+        };
+        self.messages.remove(index).map(|(_, frame)| (rail, frame))
+    }
+
+    fn next_read_again(
+        &mut self,
+        blocks: &mut impl Blocks<Block = B>,
+        starved: &mut bool,
+        has_room: &impl Fn(usize) -> bool,
+    ) -> Option<(usize, ReadRequest<B>)> {
+        let len = self.reads_again.front()?.1.len as usize;
+        let rail = self.choose(len, true, has_room)?;
+        let (_, _, into) = self.reads_again.front_mut()?;
+        let into = into.take().or_else(|| blocks.take(len, Purpose::Receive));
+        let Some(into) = into else {
+            *starved = true;
+            return None;
+        };
+        let (id, from, _) = self.reads_again.pop_front()?;
+        Some((rail, ReadRequest { id, into, from }))
+    }
+
+    /// Records what the driver posts to a rail.
+    pub(crate) fn posted(&mut self, rail: usize, item: &RailItem<B>, now: Instant) {
+        let request = match item {
+            RailItem::Message(frame) => {
+                self.rails[rail].unconfirmed.push_back(UnconfirmedSend::Message(*frame));
+                PostedRequest::Message
+            }
+            RailItem::Transmit(TransmitItem::Send(frame)) => {
+                let seq = seq_of(frame);
+                self.sent.posted(seq, frame);
+                self.rails[rail].unconfirmed.push_back(UnconfirmedSend::Frame(seq));
+                PostedRequest::Frame { seq, len: frame.len() }
+            }
+            RailItem::Transmit(TransmitItem::Read(read)) => PostedRequest::Read { id: read.id, from: read.from },
+            RailItem::Transmit(TransmitItem::Probe) => PostedRequest::Probe,
+        };
+        self.rails[rail].post(request, now);
+        self.count_bytes(request.len(), now);
+    }
+
+    /// Hands the oldest request of a rail to the connection, which has completed.
+    pub(crate) fn completed(
+        &mut self,
+        rail: usize,
+        done: CompletedTransmit<B>,
+        protocol: &mut ProtocolMachine<B>,
+        now: Instant,
+    ) {
+        match (self.rails[rail].complete(now), done) {
+            (Some(PostedRequest::Frame { seq, .. }), CompletedTransmit::Sent(pieces)) => {
+                let (report, pieces) = self.sent.completed(seq, pieces);
+                if let Some(done) = report {
+                    protocol.sent_and_kept(done.copied, done.memory);
+                }
+                drop(pieces);
+            }
+            (Some(PostedRequest::Message), _) => {}
+            (_, done) => protocol.done(done),
+        }
+    }
+
+    /// Takes back the oldest request of a rail that is being stopped. It did not complete, and the
+    /// device has returned its block.
+    pub(crate) fn flushed(&mut self, rail: usize, done: CompletedTransmit<B>, now: Instant) {
+        match (self.rails[rail].complete(now), done) {
+            (Some(PostedRequest::Frame { seq, .. }), CompletedTransmit::Sent(pieces)) => {
+                self.sent.flushed(seq, pieces);
+            }
+            (Some(PostedRequest::Read { id, from }), CompletedTransmit::Read { block, .. }) => {
+                self.reads_again.push_back((id, from, Some(block)));
+            }
+            _ => {}
+        }
+    }
+
+    /// The same for a request whose block the device may still use. A READ then needs another
+    /// block, because a late response may arrive in the old one.
+    pub(crate) fn lost(&mut self, rail: usize, done: &CompletedTransmit<B>, now: Instant) {
+        match (self.rails[rail].complete(now), done) {
+            (Some(PostedRequest::Frame { seq, .. }), CompletedTransmit::Sent(pieces)) => {
+                let block = pieces.as_ref().and_then(|pieces| pieces.iter().next());
+                self.sent.lost(seq, block.map_or(&[], |piece| piece.block.bytes()));
+            }
+            (Some(PostedRequest::Read { id, from }), _) => self.reads_again.push_back((id, from, None)),
+            _ => {}
+        }
+    }
+
+    /// Takes a frame that has arrived over a rail, and those that waited for it. Blocks that the
+    /// connection does not keep go to `spare`.
+    #[expect(clippy::too_many_arguments, reason = "what a completion brings, and where it goes")]
+    pub(crate) fn received(
+        &mut self,
+        rail: usize,
+        block: B,
+        len: usize,
+        immediate: Option<Immediate>,
+        protocol: &mut ProtocolMachine<B>,
+        sink: &mut CallBuffer<'_>,
+        spare: &mut Vec<B>,
+        now: Instant,
+    ) {
+        self.rails[rail].received = self.rails[rail].received.wrapping_add(1);
+        let frame = &block.bytes()[..len.min(block.bytes().len())];
+        if immediate.is_none() && RailFrame::is_in(frame) {
+            let taken = RailFrame::decode(frame).and_then(|frame| self.take_message(rail, frame, protocol, now));
+            spare.push(block);
+            if let Err(error) = taken {
+                protocol.violated(error);
+            }
+            return;
+        }
+        self.count_bytes(len, now);
+        let expected = protocol.expected();
+        let ahead = number_ahead(frame, immediate, expected);
+        // What is not ahead by less than the peer's credits is for the connection to judge.
+        if ahead == 0 || ahead >= protocol.receives_outstanding() {
+            self.hand_in(ArrivedFrame { block, len, immediate }, protocol, sink, spare);
+            if ahead == 0 && protocol.expected() != expected {
+                while let Some(next) = self.early.next() {
+                    self.hand_in(next, protocol, &mut CallBuffer::default(), spare);
+                }
+            }
+        } else if self.early.keep(ahead as usize, ArrivedFrame { block, len, immediate }).is_err() {
+            protocol.violated(ProtocolError::Sequence { expected, came: expected.wrapping_add(ahead) });
+        }
+        self.confirm(protocol);
+    }
+
+    fn hand_in(
+        &mut self,
+        ArrivedFrame { block, len, immediate }: ArrivedFrame<B>,
+        protocol: &mut ProtocolMachine<B>,
+        sink: &mut CallBuffer<'_>,
+        spare: &mut Vec<B>,
+    ) {
+        if let Ok(Some(block)) = protocol.received_for(block, len, immediate, sink) {
+            spare.push(block);
+        }
+    }
+
+    /// Lets go of frames that the peer's process has.
+    pub(super) fn confirm(&mut self, protocol: &mut ProtocolMachine<B>) {
+        let before = protocol.received_by_peer();
+        self.sent.acknowledged(before, |done| protocol.sent_and_kept(done.copied, done.memory));
+        for rail in &mut self.rails {
+            rail.confirm(|seq| (before.wrapping_sub(seq) as i32) > 0);
+        }
+    }
+
+    /// Drops what waits, because the connection has failed.
+    pub(crate) fn abandon(&mut self) {
+        self.early.clear();
+        self.reads_again.clear();
+        self.messages.clear();
+    }
+}
+
+/// The sequence number in a frame's header.
+fn seq_of<B: Block>(frame: &Frame<B>) -> u32 {
+    let head: Option<&[u8]> = frame.parts().next();
+    let bytes = head.and_then(|head| head.get(4..8)).and_then(|bytes| bytes.first_chunk::<4>());
+    u32::from_le_bytes(*bytes.expect("a frame begins with its header"))
+}
+
+/// How far a received frame is ahead of the expected one. A RESET counts as expected, because its
+/// sender may have given up frames before it, and so does a frame without a whole header.
+fn number_ahead(frame: &[u8], immediate: Option<Immediate>, expected: u32) -> u32 {
+    if let Some(immediate) = immediate {
+        return immediate.header(expected, 0, 0).seq.wrapping_sub(expected);
+    }
+    match frame.first_chunk::<HEADER_LEN>() {
+        Some([kind, _, _, _, s0, s1, s2, s3, ..]) if *kind != FrameType::Reset as u8 => {
+            u32::from_le_bytes([*s0, *s1, *s2, *s3]).wrapping_sub(expected)
+        }
+        _ => 0,
+    }
+}
+
+const _: () = assert!(Head::MAX >= HEADER_LEN + crate::wire::ENDPOINT_LEN);

@@ -1,0 +1,110 @@
+//! The load of one rail: the bytes under way, and the rate at which they complete.
+
+use std::time::{Duration, Instant};
+
+/// The bytes that a request costs beside its data.
+const OVERHEAD: u64 = 64;
+/// The shortest time, and the fewest bytes, of a measurement. Shorter ones show the latency instead.
+const SAMPLE_TIME: Duration = Duration::from_micros(500);
+const SAMPLE_BYTES: u64 = 64 << 10;
+/// How much slower than the fastest a rail may count.
+const SLOWEST: f64 = 10.0;
+/// The weight of a new measurement in the average.
+const NEW: f64 = 0.25;
+
+/// The bytes under way on a rail, and its measured rate.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct RailLoad {
+    under_way: u64,
+    /// Bytes per second, averaged; `None` before the first measurement.
+    rate: Option<f64>,
+    /// The time from which the bytes of this measurement count, while something is under way.
+    since: Option<Instant>,
+    completed: u64,
+}
+
+impl RailLoad {
+    /// Forgets what is under way, because the queue pair has ended. The rate stays known.
+    pub(super) fn reset(&mut self) {
+        *self = Self { rate: self.rate, ..Self::default() };
+    }
+
+    pub(super) fn rate(&self) -> Option<f64> {
+        self.rate
+    }
+
+    /// Counts a request that is posted.
+    pub(super) fn begin(&mut self, len: usize, now: Instant) {
+        if self.under_way == 0 {
+            (self.since, self.completed) = (Some(now), 0);
+        }
+        self.under_way += len as u64 + OVERHEAD;
+    }
+
+    /// Counts a request that has completed.
+    pub(super) fn end(&mut self, len: usize, now: Instant) {
+        let len = len as u64 + OVERHEAD;
+        self.under_way = self.under_way.saturating_sub(len);
+        self.completed += len;
+        let Some(since) = self.since else { return };
+        let time = now.saturating_duration_since(since);
+        if time >= SAMPLE_TIME && self.completed >= SAMPLE_BYTES {
+            let sample = self.completed as f64 / time.as_secs_f64();
+            self.rate = Some(self.rate.map_or(sample, |rate| rate + (sample - rate) * NEW));
+            (self.since, self.completed) = (Some(now), 0);
+        }
+    }
+
+    /// The seconds until `len` more bytes would complete. `fastest` is the rate of the fastest rail:
+    /// a rail that was not measured counts as fast, and none counts as slower than a part of it, so
+    /// that a rail that was slow for a while is tried again.
+    pub(super) fn time_for(&self, len: usize, fastest: f64) -> f64 {
+        let rate = self.rate.unwrap_or(fastest).max(fastest / SLOWEST).max(1.0);
+        (self.under_way + len as u64 + OVERHEAD) as f64 / rate
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A rail that always has work completes 64 KiB in each of these times.
+    fn run(load: &mut RailLoad, now: &mut Instant, each: Duration, count: u32) {
+        load.begin(65536, *now);
+        for _ in 0..count {
+            load.begin(65536, *now);
+            *now += each;
+            load.end(65536, *now);
+        }
+        load.end(65536, *now);
+    }
+
+    #[test]
+    fn the_rate_is_that_of_a_busy_rail() {
+        let (mut load, mut now) = (RailLoad::default(), Instant::now());
+        run(&mut load, &mut now, Duration::from_millis(1), 50);
+        let rate = load.rate().unwrap();
+        assert!((60e6..70e6).contains(&rate), "{rate}");
+        // An idle hour changes nothing.
+        now += Duration::from_secs(3600);
+        run(&mut load, &mut now, Duration::from_millis(1), 4);
+        assert!((60e6..70e6).contains(&load.rate().unwrap()));
+        // A slower rail is known after a few measurements.
+        run(&mut load, &mut now, Duration::from_millis(10), 16);
+        let rate = load.rate().unwrap();
+        assert!((6e6..8e6).contains(&rate), "{rate}");
+    }
+
+    #[test]
+    fn single_small_requests_measure_nothing() {
+        let (mut load, mut now) = (RailLoad::default(), Instant::now());
+        for _ in 0..1000 {
+            load.begin(8, now);
+            now += Duration::from_millis(1);
+            load.end(8, now);
+            now += Duration::from_millis(1);
+        }
+        assert_eq!(load.rate(), None);
+        assert!(load.time_for(8, 1e6) < load.time_for(9, 1e6));
+    }
+}

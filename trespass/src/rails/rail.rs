@@ -1,0 +1,210 @@
+//! One rail: its state, the requests posted to its queue pair, and its health.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use super::backoff::Backoff;
+use super::load::RailLoad;
+use super::message::RailFrame;
+use crate::protocol::Segment;
+use crate::wire::Endpoint;
+
+/// The state of a rail's queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RailState {
+    /// There is none. The client may offer one.
+    Down,
+    /// The driver makes one.
+    Creating,
+    /// The client has offered it.
+    Offered { until: Instant },
+    /// The driver connects it.
+    Connecting { peer: Endpoint },
+    /// It is connected, and the peer's PROVE has not arrived.
+    Proving { until: Instant },
+    /// It works.
+    Up,
+    /// The driver stops it.
+    Stopping,
+    /// It is stopped, and the peer has not said what has arrived over it.
+    Stopped,
+}
+
+/// Why a rail went out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum RailCause {
+    /// This side's device or port.
+    Device,
+    /// Nothing passed between the two devices: retries ran out, or a request did not complete in
+    /// time.
+    Path,
+    /// The peer said that its end is down, or refused a request.
+    Peer,
+}
+
+/// A request in the send queue, oldest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PostedRequest {
+    /// The connection's frame of this sequence number.
+    Frame { seq: u32, len: usize },
+    Message,
+    Read { id: u64, from: Segment },
+    Probe,
+}
+
+impl PostedRequest {
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::Frame { len, .. } => *len,
+            Self::Read { from, .. } => from.len as usize,
+            Self::Message | Self::Probe => 0,
+        }
+    }
+}
+
+/// A SEND of this generation that the peer's process may not have received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum UnconfirmedSend {
+    Frame(u32),
+    Message(RailFrame),
+}
+
+/// What a request may take until it completes, in parts: after the first a rail is suspected, and
+/// after the second it is given up if it was polled in between.
+const SUSPECT: (u32, u32) = (8, 10);
+
+/// One rail.
+#[derive(Debug)]
+pub(super) struct Rail {
+    pub(super) state: RailState,
+    /// The generation of the queue pair, counted from 1.
+    pub(super) generation: u32,
+    /// The last generation that the client has ended before its offer arrived.
+    pub(super) ended: u32,
+    /// Requests that have not completed.
+    pub(super) posted: VecDeque<PostedRequest>,
+    /// SENDs that the peer may not have received; `confirmed` others came before them.
+    pub(super) unconfirmed: VecDeque<UnconfirmedSend>,
+    pub(super) confirmed: u32,
+    /// SENDs received over the queue pair.
+    pub(super) received: u32,
+    /// What the peer says to have received, if its end is down.
+    pub(super) peer_received: Option<u32>,
+    /// Whether the peer was told that this end of the generation is down.
+    pub(super) has_told: bool,
+    pub(super) load: RailLoad,
+    pub(super) backoff: Backoff,
+    /// When the client makes the next queue pair.
+    pub(super) retry_at: Option<Instant>,
+    /// Generations since a path was last proven.
+    pub(super) attempts: u32,
+    /// The count of choices when this rail was last chosen.
+    pub(super) chosen: u64,
+    /// The peer's device at the other end.
+    pub(super) peer_device: u8,
+    /// When the oldest request was posted, or the last one completed.
+    progress: Option<Instant>,
+    suspected: Option<Instant>,
+}
+
+impl Rail {
+    pub(super) fn new() -> Self {
+        Self {
+            state: RailState::Down,
+            generation: 0,
+            ended: 0,
+            posted: VecDeque::new(),
+            unconfirmed: VecDeque::new(),
+            confirmed: 0,
+            received: 0,
+            peer_received: None,
+            has_told: false,
+            load: RailLoad::default(),
+            backoff: Backoff::default(),
+            retry_at: None,
+            attempts: 0,
+            chosen: 0,
+            peer_device: 0,
+            progress: None,
+            suspected: None,
+        }
+    }
+
+    /// Begins a generation, whose queue pair the driver is to make.
+    pub(super) fn begin(&mut self, generation: u32) {
+        self.generation = generation;
+        self.state = RailState::Creating;
+        self.posted.clear();
+        self.unconfirmed.clear();
+        (self.confirmed, self.received) = (0, 0);
+        (self.peer_received, self.has_told) = (None, false);
+        (self.progress, self.suspected, self.retry_at) = (None, None, None);
+        self.load.reset();
+    }
+
+    pub(super) fn is_up(&self) -> bool {
+        self.state == RailState::Up
+    }
+
+    /// Whether its queue pair must have receives.
+    pub(super) fn has_receives(&self) -> bool {
+        matches!(self.state, RailState::Connecting { .. } | RailState::Proving { .. } | RailState::Up)
+    }
+
+    /// The READs in the send queue.
+    pub(super) fn reads(&self) -> usize {
+        self.posted.iter().filter(|request| matches!(request, PostedRequest::Read { .. })).count()
+    }
+
+    pub(super) fn post(&mut self, request: PostedRequest, now: Instant) {
+        if self.posted.is_empty() {
+            (self.progress, self.suspected) = (Some(now), None);
+        }
+        self.load.begin(request.len(), now);
+        self.posted.push_back(request);
+    }
+
+    /// The oldest request has completed.
+    pub(super) fn complete(&mut self, now: Instant) -> Option<PostedRequest> {
+        let request = self.posted.pop_front()?;
+        self.load.end(request.len(), now);
+        (self.progress, self.suspected) = ((!self.posted.is_empty()).then_some(now), None);
+        Some(request)
+    }
+
+    /// When the oldest request is overdue, or must be looked at again.
+    pub(super) fn overdue_at(&self, limit: Duration) -> Option<Instant> {
+        let progress = self.progress?;
+        Some(match self.suspected {
+            None => progress + limit * SUSPECT.0 / SUSPECT.1,
+            Some(suspected) => (progress + limit).max(suspected + limit * (SUSPECT.1 - SUSPECT.0) / SUSPECT.1),
+        })
+    }
+
+    /// Whether the oldest request is overdue. The caller has just polled: a program that makes no
+    /// calls for a while must not take that for a silent device, so the first look only makes the
+    /// rail suspected.
+    pub(super) fn is_overdue(&mut self, limit: Duration, now: Instant) -> bool {
+        if self.overdue_at(limit).is_none_or(|at| now < at) {
+            return false;
+        }
+        let was_suspected = self.suspected.is_some();
+        self.suspected.get_or_insert(now);
+        was_suspected
+    }
+
+    /// Removes SENDs from the record that the peer has certainly received: all before a frame
+    /// that it has, because a queue pair delivers in order.
+    pub(super) fn confirm(&mut self, is_received: impl Fn(u32) -> bool) {
+        let frame = |(at, send): (usize, &UnconfirmedSend)| match send {
+            UnconfirmedSend::Frame(seq) => Some((at, *seq)),
+            UnconfirmedSend::Message(_) => None,
+        };
+        while let Some((at, seq)) = self.unconfirmed.iter().enumerate().find_map(frame)
+            && is_received(seq)
+        {
+            self.unconfirmed.drain(..=at);
+            self.confirmed = self.confirmed.wrapping_add(at as u32 + 1);
+        }
+    }
+}

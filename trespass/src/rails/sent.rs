@@ -1,0 +1,215 @@
+//! Sent frames that the peer's connection has not confirmed. They can be sent again over another
+//! rail.
+//!
+//! The completion of a SEND says that the peer's device has it, which may die before the peer's
+//! process sees it. A frame is therefore kept until the peer's process has counted it.
+
+use std::collections::VecDeque;
+
+use crate::protocol::frame::Head;
+use crate::protocol::{Block, BlockPieces, Blocks, Frame, Purpose};
+
+/// Where the bytes of a sent frame are.
+#[derive(Debug)]
+enum FrameBytes<B> {
+    Short(Head),
+    /// The device may still read the block, which the driver keeps.
+    Posted { start: usize, end: usize },
+    Kept { block: B, start: usize, end: usize },
+    /// The device never returned the block.
+    Copied(Vec<u8>),
+    /// The peer has the frame.
+    Nothing,
+}
+
+/// A sent frame.
+#[derive(Debug)]
+struct SentFrame<B> {
+    bytes: FrameBytes<B>,
+    /// The program's bytes in the block, and the block's size, as the protocol counts them.
+    copied: usize,
+    memory: usize,
+    /// It is in a send queue.
+    is_posted: bool,
+    /// The protocol knows that it was sent.
+    is_reported: bool,
+    /// It waits to be sent again.
+    is_due: bool,
+}
+
+/// What the protocol must be told of a frame that has completed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Completed {
+    pub(super) copied: usize,
+    pub(super) memory: usize,
+}
+
+/// The sent frames, oldest first.
+#[derive(Debug)]
+pub(super) struct SentFrames<B> {
+    frames: VecDeque<SentFrame<B>>,
+    /// The sequence number of the frame at the front.
+    first: u32,
+    /// The frames that are due.
+    due: usize,
+}
+
+impl<B: Block> SentFrames<B> {
+    pub(super) fn new(first: u32) -> Self {
+        Self { frames: VecDeque::new(), first, due: 0 }
+    }
+
+    /// The number of frames that are kept.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.frames.len()
+    }
+
+    /// Whether a frame waits to be sent again.
+    pub(super) fn is_due(&self) -> bool {
+        self.due > 0
+    }
+
+    fn find(&mut self, seq: u32) -> Option<&mut SentFrame<B>> {
+        self.frames.get_mut(seq.wrapping_sub(self.first) as usize)
+    }
+
+    /// Records a frame that is posted for the first time, or again.
+    pub(super) fn posted(&mut self, seq: u32, frame: &Frame<B>) {
+        let (bytes, copied, memory) = match frame {
+            Frame::Short(head) => (FrameBytes::Short(*head), 0, 0),
+            Frame::Whole { block, start, end, copied } => {
+                (FrameBytes::Posted { start: *start, end: *end }, *copied, block.bytes().len())
+            }
+            Frame::Gather { .. } | Frame::Part { .. } => unreachable!("frames over several rails hold copies"),
+        };
+        if let Some(again) = self.find(seq) {
+            (again.bytes, again.is_posted, again.is_due) = (bytes, true, false);
+            return;
+        }
+        debug_assert_eq!(seq.wrapping_sub(self.first) as usize, self.frames.len(), "frames are sent in order");
+        self.frames.push_back(SentFrame {
+            bytes,
+            copied,
+            memory,
+            is_posted: true,
+            is_reported: false,
+            is_due: false,
+        });
+    }
+
+    /// The device has completed the frame and returned its block. The result is for the protocol,
+    /// if it does not know yet. A block that is not kept comes back.
+    pub(super) fn completed(
+        &mut self,
+        seq: u32,
+        pieces: Option<BlockPieces<B>>,
+    ) -> (Option<Completed>, Option<BlockPieces<B>>) {
+        let Some(frame) = self.find(seq) else { return (None, pieces) };
+        let report = frame.report();
+        frame.is_posted = false;
+        frame.keep(pieces);
+        (report, None)
+    }
+
+    /// The queue pair has ended and has returned the block.
+    pub(super) fn flushed(&mut self, seq: u32, pieces: Option<BlockPieces<B>>) {
+        if let Some(frame) = self.find(seq) {
+            frame.is_posted = false;
+            frame.keep(pieces);
+        }
+    }
+
+    /// The queue pair has ended, and the device may still read these bytes.
+    pub(super) fn lost(&mut self, seq: u32, bytes: &[u8]) {
+        let Some(frame) = self.find(seq) else { return };
+        frame.is_posted = false;
+        if let FrameBytes::Posted { start, end } = frame.bytes {
+            frame.bytes = FrameBytes::Copied(bytes.get(start..end).unwrap_or_default().to_vec());
+        }
+    }
+
+    /// The peer's process has received this frame.
+    pub(super) fn arrived(&mut self, seq: u32) -> Option<Completed> {
+        let frame = self.find(seq)?;
+        frame.bytes = FrameBytes::Nothing;
+        frame.report()
+    }
+
+    /// The peer's process has not received this frame, and never will over its rail.
+    pub(super) fn repeat(&mut self, seq: u32) {
+        if let Some(frame) = self.find(seq)
+            && !std::mem::replace(&mut frame.is_due, true)
+        {
+            self.due += 1;
+        }
+    }
+
+    /// The peer's process has received all frames before this one. `report` gets those that the
+    /// protocol does not know to be sent, and that no device will complete. A frame that is posted
+    /// stays until then.
+    pub(super) fn acknowledged(&mut self, before: u32, mut report: impl FnMut(Completed)) {
+        while before.wrapping_sub(self.first) as i32 > 0
+            && let Some(frame) = self.frames.front_mut()
+            && !frame.is_posted
+        {
+            frame.report().map(&mut report);
+            // A peer that contradicts itself may confirm a frame that it has missed.
+            self.due -= usize::from(frame.is_due);
+            self.frames.pop_front();
+            self.first = self.first.wrapping_add(1);
+        }
+    }
+
+    /// The oldest frame that is due, to be posted again. `None` also if there is no memory for it;
+    /// `starved` tells.
+    pub(super) fn next_due(
+        &mut self,
+        blocks: &mut impl Blocks<Block = B>,
+        starved: &mut bool,
+    ) -> Option<(u32, Frame<B>)> {
+        if self.due == 0 {
+            return None;
+        }
+        let at = self.frames.iter().position(|frame| frame.is_due)?;
+        let frame = &mut self.frames[at];
+        let copied = frame.copied;
+        let again = match std::mem::replace(&mut frame.bytes, FrameBytes::Nothing) {
+            FrameBytes::Short(head) => Frame::Short(head),
+            FrameBytes::Kept { block, start, end } => Frame::Whole { block, start, end, copied },
+            FrameBytes::Copied(bytes) => {
+                let block = blocks
+                    .take(bytes.len(), Purpose::Send)
+                    .or_else(|| blocks.take(bytes.len(), Purpose::Receive));
+                let Some(mut block) = block else {
+                    frame.bytes = FrameBytes::Copied(bytes);
+                    *starved = true;
+                    return None;
+                };
+                block.bytes_mut()[..bytes.len()].copy_from_slice(&bytes);
+                Frame::Whole { block, start: 0, end: bytes.len(), copied }
+            }
+            FrameBytes::Posted { .. } | FrameBytes::Nothing => {
+                unreachable!("a frame that is due has returned from its rail")
+            }
+        };
+        frame.is_due = false;
+        self.due -= 1;
+        Some((self.first.wrapping_add(at as u32), again))
+    }
+}
+
+impl<B: Block> SentFrame<B> {
+    fn report(&mut self) -> Option<Completed> {
+        let is_new = !std::mem::replace(&mut self.is_reported, true);
+        is_new.then_some(Completed { copied: self.copied, memory: self.memory })
+    }
+
+    fn keep(&mut self, pieces: Option<BlockPieces<B>>) {
+        if let FrameBytes::Posted { start, end } = self.bytes
+            && let Some(pieces) = pieces
+        {
+            self.bytes = FrameBytes::Kept { block: pieces.into_block(), start, end };
+        }
+    }
+}
