@@ -55,9 +55,11 @@ pub(super) struct Chunk {
     slots_of: AtomicPtr<PoolCore>,
     block_size: AtomicUsize,
     class: AtomicUsize,
-    keys: [DeviceKeys; MOST_DEVICES],
     /// The `identity` of the domains in which the keys are valid; 0 if it has no keys.
     domain: AtomicUsize,
+    /// Behind the other fields of the hot path, so that these and the primary device's keys share a
+    /// cache line.
+    keys: [DeviceKeys; MOST_DEVICES],
     /// Whether peers may read it, and their processors do so.
     read_by_processors: AtomicBool,
 }
@@ -159,8 +161,8 @@ impl Chunk {
             slots_of: AtomicPtr::new(ptr::null_mut()),
             block_size: AtomicUsize::new(0),
             class: AtomicUsize::new(0),
-            keys: Default::default(),
             domain: AtomicUsize::new(0),
+            keys: Default::default(),
             read_by_processors: AtomicBool::new(false),
         }
     }
@@ -262,7 +264,7 @@ impl Chunk {
     pub(super) fn can_become(&self, kind: RegistrationKind) -> bool {
         self.lock_region()
             .as_ref()
-            .is_none_or(|registered| registered.kind == Some(kind) || !registered.region.has_failed())
+            .is_none_or(|registered| registered.kind == Some(kind) || !registered.region.has_failed_device())
     }
 
     /// Registers it for the needs of a kind, and no more. No block is lent.

@@ -345,7 +345,7 @@ fn connections_go_on_over_the_other_devices() {
         let domains = pair.map(|device| contexts[usize::from(device)].alloc_pd().unwrap());
         let [failed, other] = if failing < works { [0, 1] } else { [1, 0] };
         let config = Builder::new().pool_max(256 << 20).build().unwrap();
-        let pool = pool_over(&over(&domains), None, &config).unwrap();
+        let pool = pool_over(over(&domains), None, &config).unwrap();
         let (alone, unaffected) = (
             pool_over(&domains[failed], None, &config).unwrap(),
             pool_over(&domains[other], None, &config).unwrap(),
@@ -357,7 +357,7 @@ fn connections_go_on_over_the_other_devices() {
         faults::device_fatal(failing).unwrap();
         forget_pools_of(&domains[failed]);
         assert!(pool.is_given_up() && alone.is_given_up() && !unaffected.is_given_up());
-        assert!(pool_over(&over(&domains), None, &config).unwrap() != pool);
+        assert!(pool_over(over(&domains), None, &config).unwrap() != pool);
         assert!(pool_over(&domains[other], None, &config).unwrap() == unaffected);
         // What was registered before still has its keys.
         assert_eq!((lkeys(&old), rkeys(&old)), ([true; 2], [true; 2]));
@@ -506,9 +506,9 @@ fn connections_over_equal_sets_share_a_pool() {
     let domains = domains(2);
     let turned = over(&[domains[1].clone(), domains[0].clone()]);
     let config = Builder::new().build().unwrap();
-    let pool = pool_over(&over(&domains), None, &config).unwrap();
-    assert!(pool_over(&over(&domains), None, &config).unwrap() == pool);
-    assert!(pool_over(&over(&domains), Some(&pool), &config).unwrap() == pool);
+    let pool = pool_over(over(&domains), None, &config).unwrap();
+    assert!(pool_over(over(&domains), None, &config).unwrap() == pool);
+    assert!(pool_over(over(&domains), Some(&pool), &config).unwrap() == pool);
     let others = [
         pool_over(&turned, Some(&pool), &config).unwrap(),
         pool_over(&domains[0], Some(&pool), &config).unwrap(),
@@ -519,7 +519,7 @@ fn connections_over_equal_sets_share_a_pool() {
     // A pool of the program becomes one of the first set.
     let given = Pool::new(&config.pool_config()).unwrap();
     let config = Builder::new().pool(given.clone()).build().unwrap();
-    assert!(pool_over(&over(&domains), Some(&given), &config).unwrap() == given);
+    assert!(pool_over(over(&domains), Some(&given), &config).unwrap() == given);
     assert!(pool_over(&turned, Some(&given), &config).is_err());
     assert!(pool_over(&domains[0], Some(&given), &config).is_err());
     assert_carries(&given, &domains, 1);

@@ -92,7 +92,7 @@ impl ChunkRegion {
         match *self {}
     }
 
-    pub(super) fn has_failed(&self) -> bool {
+    pub(super) fn has_failed_device(&self) -> bool {
         match *self {}
     }
 

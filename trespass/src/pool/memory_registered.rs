@@ -101,7 +101,7 @@ impl ChunkRegion {
     }
 
     /// Whether a device that has failed has a region, which it may not end.
-    pub(super) fn has_failed(&self) -> bool {
+    pub(super) fn has_failed_device(&self) -> bool {
         (0..self.regions.len())
             .any(|device| self.regions[device].is_some() && self.domains.has_failed(device))
     }

@@ -179,9 +179,8 @@ impl Pool {
         self.core.register_with(domains)
     }
 
-    /// Notes that the device of that domain has failed; returns whether the pool uses it. A pool of
-    /// several devices then serves only the connections that have it
-    /// ([`note_failure`]).
+    /// Notes that the device of that domain has failed; returns whether the pool uses it. If the
+    /// pool has other devices, the connections that use the pool go on over those.
     #[cfg(feature = "rdma")]
     pub(crate) fn give_up(&self, domain: &ProtectionDomain) -> bool {
         self.core.give_up(domain)

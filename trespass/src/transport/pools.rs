@@ -15,8 +15,8 @@ use crate::wire::Unavailable;
 type Pools = Mutex<Vec<(PoolConfig, Pool)>>;
 
 /// The process's pools, each with its configuration. Several entries can have the same
-/// configuration, one for each device or set of devices. A forked child makes new ones, because the locks of its
-/// copies may be held for ever.
+/// configuration, one for each device or set of devices. A forked child makes new ones, because the
+/// locks of its copies may be held for ever.
 static POOLS: PerProcess<Pools> = PerProcess::new();
 
 fn pools() -> MutexGuard<'static, Vec<(PoolConfig, Pool)>> {
