@@ -44,15 +44,16 @@ impl Block {
         Self(Chunk::alone(memory.into(), registrations))
     }
 
-    /// Prepares lending: registers the memory for the device of this domain, if possible.
+    /// Prepares lending: registers the memory for the devices of these domains
+    /// ([`Pool::domain_id`](super::Pool::domain_id)), if possible.
     pub(crate) fn lend(&self, domain: usize) {
         if let Some(registrations) = self.chunk().registrations() {
             registrations.lend(self.chunk(), domain);
         }
     }
 
-    /// Whether its memory is registered in this domain
-    /// ([`Pool::domain_id`](super::Pool::domain_id)); its keys are invalid in any other.
+    /// Whether its memory is registered in these domains
+    /// ([`Pool::domain_id`](super::Pool::domain_id)); its keys are invalid in any others.
     #[inline]
     pub(super) fn is_registered_in(&self, domain: usize) -> bool {
         self.chunk().is_registered_in(domain)
@@ -113,7 +114,7 @@ impl Block {
         unsafe { slice::from_raw_parts_mut(self.0.start.as_ptr(), self.len()) }
     }
 
-    /// Whether the peer's processor, rather than hardware, reads it for the peer.
+    /// Whether the peer's processor, rather than hardware, reads it for the peer, over each device.
     #[inline]
     pub(super) fn is_read_by_processors(&self) -> bool {
         self.chunk().is_read_by_processors()
@@ -144,6 +145,24 @@ impl Block {
     #[inline]
     pub fn rkey(&self) -> Option<u32> {
         self.chunk().rkey()
+    }
+}
+
+/// Keys for the devices of a connection over several.
+#[cfg_attr(not(feature = "rdma"), allow(dead_code, reason = "nothing is registered"))]
+impl Block {
+    /// The local key for a device of the pool, by its index; `None` if the memory is not registered
+    /// with it.
+    #[inline]
+    pub(crate) fn lkey_of(&self, device: usize) -> Option<u32> {
+        self.chunk().lkey_of(device)
+    }
+
+    /// The remote key for a device of the pool, by its index.
+    #[allow(dead_code, reason = "for connections over several devices")]
+    #[inline]
+    pub(crate) fn rkey_of(&self, device: usize) -> Option<u32> {
+        self.chunk().rkey_of(device)
     }
 }
 

@@ -1,5 +1,5 @@
-//! A chunk: one large piece of memory that is carved into blocks, and its registration (memory
-//! region).
+//! A chunk: one large piece of memory that is carved into blocks, and its registration (a memory
+//! region for each device).
 
 use std::mem::ManuallyDrop;
 use std::ptr::{self, NonNull};
@@ -11,7 +11,7 @@ use super::adopted::AdoptedMemory;
 use super::block::RawBlock;
 use super::classes::{Class, RegistrationKind};
 use super::core::PoolCore;
-use super::memory::{ChunkMemory, ChunkRegion, PoolDomain, identity};
+use super::memory::{ChunkMemory, ChunkRegion, DomainSet, MOST_DEVICES};
 use super::registrations::Registrations;
 
 /// Marks a word whose lower 32 bits are a key.
@@ -55,30 +55,30 @@ pub(super) struct Chunk {
     slots_of: AtomicPtr<PoolCore>,
     block_size: AtomicUsize,
     class: AtomicUsize,
-    lkey: AtomicU64,
-    rkey: AtomicU64,
-    /// The `identity` of the domain in which the keys are valid.
+    /// The `identity` of the domains in which the keys are valid; 0 if it has no keys.
     domain: AtomicUsize,
+    /// Behind the other fields of the hot path, so that these and the primary device's keys share a
+    /// cache line.
+    keys: [DeviceKeys; MOST_DEVICES],
     /// Whether peers may read it, and their processors do so.
     read_by_processors: AtomicBool,
 }
 
-/// A registration and its kind.
-#[derive(Debug)]
-pub(super) struct Registration {
-    region: ChunkRegion,
-    kind: RegistrationKind,
-    domain: usize,
+/// A chunk's keys for one device; 0, or `IS_KEY` and the key.
+#[derive(Default)]
+struct DeviceKeys {
+    lkey: AtomicU64,
+    rkey: AtomicU64,
 }
 
-impl Registration {
-    pub(super) fn new(chunk: &Chunk, domain: &PoolDomain, kind: RegistrationKind) -> Result<Self, Source> {
-        Ok(Self {
-            region: ChunkRegion::register(&chunk.memory, domain, kind)?,
-            kind,
-            domain: identity(domain),
-        })
-    }
+/// A chunk's registration.
+#[derive(Debug)]
+struct Registration {
+    region: ChunkRegion,
+    /// `None` if some regions have ended and others could not be: the memory is not used.
+    kind: Option<RegistrationKind>,
+    /// The `identity` of the domains.
+    domain: usize,
 }
 
 // SAFETY: the raw pointers lead to the core, which is Sync, and are used only as the fields allow;
@@ -161,9 +161,8 @@ impl Chunk {
             slots_of: AtomicPtr::new(ptr::null_mut()),
             block_size: AtomicUsize::new(0),
             class: AtomicUsize::new(0),
-            lkey: AtomicU64::new(0),
-            rkey: AtomicU64::new(0),
             domain: AtomicUsize::new(0),
+            keys: Default::default(),
             read_by_processors: AtomicBool::new(false),
         }
     }
@@ -226,13 +225,23 @@ impl Chunk {
 
     #[inline]
     pub(super) fn lkey(&self) -> Option<u32> {
-        key(self.lkey.load(Relaxed))
+        key(&self.keys[0].lkey)
     }
 
     /// The remote key; `None` for slots and for receive memory, which no peer may read.
     #[inline]
     pub(super) fn rkey(&self) -> Option<u32> {
-        key(self.rkey.load(Relaxed))
+        key(&self.keys[0].rkey)
+    }
+
+    #[inline]
+    pub(super) fn lkey_of(&self, device: usize) -> Option<u32> {
+        key(&self.keys.get(device)?.lkey)
+    }
+
+    #[inline]
+    pub(super) fn rkey_of(&self, device: usize) -> Option<u32> {
+        key(&self.keys.get(device)?.rkey)
     }
 
     #[inline]
@@ -240,30 +249,55 @@ impl Chunk {
         self.domain.load(Relaxed) == domain && domain != 0
     }
 
-    pub(super) fn is_registered_for(&self, kind: RegistrationKind) -> bool {
-        self.lock_region().as_ref().is_some_and(|registered| registered.kind == kind)
+    /// Whether its blocks have keys, at least for one device.
+    pub(super) fn is_registered(&self) -> bool {
+        self.domain.load(Relaxed) != 0
+    }
+
+    /// Whether any device has a region of it, including one that could not be ended.
+    pub(super) fn has_region(&self) -> bool {
+        self.lock_region().is_some()
+    }
+
+    /// Whether it can be registered for the needs of a kind without ending a region of a device
+    /// that has failed, because such a device may refuse.
+    pub(super) fn can_become(&self, kind: RegistrationKind) -> bool {
+        self.lock_region()
+            .as_ref()
+            .is_none_or(|registered| registered.kind == Some(kind) || !registered.region.has_failed_device())
     }
 
     /// Registers it for the needs of a kind, and no more. No block is lent.
-    pub(super) fn register(&self, domain: &PoolDomain, kind: RegistrationKind) -> Result<(), Source> {
-        if self.is_registered_for(kind) {
+    pub(super) fn register(&self, domains: &DomainSet, kind: RegistrationKind) -> Result<(), Source> {
+        let domain = domains.identity();
+        let is_done = |known: &Registration| (known.kind, known.domain) == (Some(kind), domain);
+        if self.lock_region().as_ref().is_some_and(is_done) {
             return Ok(());
         }
         self.deregister()?;
-        self.publish(Registration::new(self, domain, kind)?);
-        Ok(())
+        match ChunkRegion::register(&self.memory, domains, kind) {
+            Ok(region) => {
+                self.publish(Registration { region, kind: Some(kind), domain });
+                Ok(())
+            }
+            Err((left, cause)) => {
+                *self.lock_region() = left.map(|region| Registration { region, kind: None, domain });
+                Err(cause)
+            }
+        }
     }
 
     /// Makes the keys available to the blocks, including lent ones. The chunk had no registration.
-    pub(super) fn publish(&self, registered: Registration) {
+    fn publish(&self, registered: Registration) {
         let Registration { region, kind, domain } = &registered;
+        let readable = *kind == Some(RegistrationKind::PeerReadable);
         self.domain.store(*domain, Relaxed);
-        self.lkey.store(IS_KEY | u64::from(region.lkey()), Relaxed);
-        self.rkey.store(
-            if *kind == RegistrationKind::PeerReadable { IS_KEY | u64::from(region.rkey()) } else { 0 },
-            Relaxed,
-        );
-        self.read_by_processors.store(*kind == RegistrationKind::PeerReadable && region.is_soft(), Relaxed);
+        for (device, keys) in self.keys.iter().enumerate() {
+            let Some((lkey, rkey)) = region.keys(device) else { continue };
+            keys.lkey.store(IS_KEY | u64::from(lkey), Relaxed);
+            keys.rkey.store(if readable { IS_KEY | u64::from(rkey) } else { 0 }, Relaxed);
+        }
+        self.read_by_processors.store(readable && region.is_soft(), Relaxed);
         *self.lock_region() = Some(registered);
     }
 
@@ -272,18 +306,26 @@ impl Chunk {
         self.read_by_processors.load(Relaxed)
     }
 
-    /// Ends the registration; on failure it is registered as before.
+    /// Ends the registration. If no device ends its region, the chunk is registered as before. If
+    /// only some do, it loses all keys, and keeps the regions of the others.
     pub(super) fn deregister(&self) -> Result<(), Source> {
         let mut place = self.lock_region();
-        let Some(Registration { region, kind, domain }) = place.take() else { return Ok(()) };
-        if let Err((region, cause)) = region.end() {
-            *place = Some(Registration { region, kind, domain });
-            return Err(cause);
+        let Some(registered) = &mut *place else { return Ok(()) };
+        let before = registered.region.count();
+        let ended = registered.region.end();
+        if ended.is_err() && registered.region.count() == before {
+            return ended;
+        }
+        registered.kind = None;
+        if ended.is_ok() {
+            *place = None;
         }
         self.domain.store(0, Relaxed);
-        self.lkey.store(0, Relaxed);
-        self.rkey.store(0, Relaxed);
-        Ok(())
+        for keys in &self.keys {
+            keys.lkey.store(0, Relaxed);
+            keys.rkey.store(0, Relaxed);
+        }
+        ended
     }
 
     fn lock_region(&self) -> std::sync::MutexGuard<'_, Option<Registration>> {
@@ -292,7 +334,8 @@ impl Chunk {
 }
 
 #[inline]
-fn key(word: u64) -> Option<u32> {
+fn key(word: &AtomicU64) -> Option<u32> {
+    let word = word.load(Relaxed);
     (word & IS_KEY != 0).then_some(word as u32)
 }
 

@@ -5,13 +5,16 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
+#[cfg(feature = "rdma")]
+use sideway::ibverbs::protection_domain::ProtectionDomain;
+
 use super::block::RawBlock;
 use super::cache::{self, Cache};
 use super::chunk::Chunk;
 use super::classes::{BlockUse, CHUNK_UNIT, Class, SIZES};
 use super::config::{HugePages, PoolConfig};
 use super::high_water::{DeferredEffects, Watcher, WaterMarks};
-use super::memory::{ChunkMemory, PoolDomain};
+use super::memory::{ChunkMemory, DomainSet};
 use super::registrations::Registrations;
 use super::state::{ChunkPurpose, ClassCount, PoolLimits, PoolState};
 use super::stats::{ClassStats, PoolStats};
@@ -44,17 +47,17 @@ pub(super) struct PoolCore {
     /// Another pool without a device, for connections that need none while the device registers no
     /// more.
     pub(super) plain: OnceLock<Pool>,
-    /// Whether the device has failed.
+    /// Whether a device has failed, so that new connections use another pool.
     pub(super) given_up: AtomicBool,
     state: Mutex<PoolState>,
     /// Held while chunks are created or registered, which takes long; locked before `state`, never
-    /// after it. It guards the domain that chunks are registered in.
-    growth: Mutex<Option<PoolDomain>>,
+    /// after it. It guards the domains that chunks are registered in.
+    growth: Mutex<Option<DomainSet>>,
 }
 
 impl PoolCore {
     /// Creates the initial memory. The configuration has been checked.
-    pub(super) fn new(config: &PoolConfig, domain: Option<PoolDomain>) -> Result<Arc<Self>, PoolError> {
+    pub(super) fn new(config: &PoolConfig, domains: Option<DomainSet>) -> Result<Arc<Self>, PoolError> {
         let max = config.max / CHUNK_UNIT * CHUNK_UNIT;
         // At least eight threads can have a cache, and it is large enough to be useful.
         let cache_capacity = (max / CACHED_PART / 16 / config.slot_size).clamp(4, cache::MOST);
@@ -68,7 +71,7 @@ impl PoolCore {
                 margin: config.receive_margin,
                 slot_size: config.slot_size,
             },
-            registrations: Arc::new(Registrations::new(config.registrations, domain.clone())),
+            registrations: Arc::new(Registrations::new(config.registrations, domains.clone())),
             huge_pages: config.huge_pages,
             cache_capacity,
             most_caches: max / CACHED_PART / (2 * cache_capacity * config.slot_size),
@@ -76,43 +79,43 @@ impl PoolCore {
             plain: OnceLock::new(),
             given_up: AtomicBool::new(false),
             state: Mutex::new(state),
-            growth: Mutex::new(domain),
+            growth: Mutex::new(domains),
         });
         core.allocate_initial(config)?;
         Ok(core)
     }
 
     fn allocate_initial(&self, config: &PoolConfig) -> Result<(), PoolError> {
-        let domain = self.lock_growth();
+        let domains = self.lock_growth();
         let prewarmed = config.prewarm.next_multiple_of(CHUNK_UNIT).min(self.limits.max);
         let slots = (prewarmed / 2).next_multiple_of(CHUNK_UNIT);
         // The blocks that connections need first, if the pool serves connections.
         let block_use = if config.receive_slots > 0 { BlockUse::Receiving } else { BlockUse::Sending };
         for (class, bytes) in [(Class::slot(block_use), slots), (Class::MIDDLE, prewarmed - slots)] {
             for len in pieces(bytes, self.limits.large_chunk()) {
-                let chunk = self.make(len, domain.as_ref())?;
+                let chunk = self.make(len, domains.as_ref())?;
                 // SAFETY: the chunk was just created and is not carved, so it has no blocks.
                 unsafe { chunk.touch() };
-                self.register(&chunk, domain.as_ref(), class)?;
+                self.register(&chunk, domains.as_ref(), class)?;
                 self.lock().carve(chunk.index, class, &self.limits);
             }
         }
         let initial = config.initial.next_multiple_of(CHUNK_UNIT).min(self.limits.max);
         for len in pieces(initial - prewarmed, self.limits.large_chunk()) {
-            self.make(len, domain.as_ref())?;
+            self.make(len, domains.as_ref())?;
         }
         Ok(())
     }
 
     /// Creates a spare chunk that is not counted yet.
-    fn make(&self, len: usize, domain: Option<&PoolDomain>) -> Result<Arc<Chunk>, PoolError> {
+    fn make(&self, len: usize, domains: Option<&DomainSet>) -> Result<Arc<Chunk>, PoolError> {
         self.lock().made += len;
-        self.make_counted(len, domain).map_err(|source| PoolError::Memory { bytes: len, source })
+        self.make_counted(len, domains).map_err(|source| PoolError::Memory { bytes: len, source })
     }
 
     /// Creates a chunk that is counted already; a failure uncounts it.
-    fn make_counted(&self, len: usize, domain: Option<&PoolDomain>) -> Result<Arc<Chunk>, Source> {
-        let memory = ChunkMemory::make(len, self.huge_pages, domain);
+    fn make_counted(&self, len: usize, domains: Option<&DomainSet>) -> Result<Arc<Chunk>, Source> {
+        let memory = ChunkMemory::make(len, self.huge_pages, domains);
         let mut state = self.lock();
         match memory {
             Ok(memory) => {
@@ -127,17 +130,17 @@ impl PoolCore {
         }
     }
 
-    fn register(&self, chunk: &Chunk, domain: Option<&PoolDomain>, class: Class) -> Result<(), PoolError> {
-        let Some(domain) = domain else { return Ok(()) };
+    fn register(&self, chunk: &Chunk, domains: Option<&DomainSet>, class: Class) -> Result<(), PoolError> {
+        let Some(domains) = domains else { return Ok(()) };
         let bytes = chunk.len();
-        chunk.register(domain, class.kind()).map_err(|source| PoolError::Register { bytes, source })
+        chunk.register(domains, class.kind()).map_err(|source| PoolError::Register { bytes, source })
     }
 
     fn lock(&self) -> MutexGuard<'_, PoolState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn lock_growth(&self) -> MutexGuard<'_, Option<PoolDomain>> {
+    fn lock_growth(&self) -> MutexGuard<'_, Option<DomainSet>> {
         self.growth.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -264,7 +267,7 @@ impl PoolCore {
     /// Provides more free blocks of a class. Existing memory comes first: it is touched, and
     /// registered.
     fn provide_blocks(&self, class: Class) -> bool {
-        let domain = self.lock_growth();
+        let domains = self.lock_growth();
         let mut state = self.lock();
         // Another thread may have grown the pool in between.
         if state.counts[class.index()].free > 0 || state.recarve(class, &self.limits) {
@@ -273,31 +276,31 @@ impl PoolCore {
         if state.ask_again.is_none_or(|at| Instant::now() >= at) {
             let spare = state.reserve_spare(class, &self.limits);
             drop(state);
-            if spare.is_some_and(|chunk| self.put_into_use(&chunk, domain.as_ref(), class)) {
+            if spare.is_some_and(|chunk| self.put_into_use(&chunk, domains.as_ref(), class)) {
                 return true;
             }
-            if self.grow(domain.as_ref(), class) {
+            if self.grow(domains.as_ref(), class) {
                 return true;
             }
             state = self.lock();
         }
         let Some(chunk) = state.reserve_other(class, &self.limits) else { return false };
         drop(state);
-        self.put_into_use(&chunk, domain.as_ref(), class)
+        self.put_into_use(&chunk, domains.as_ref(), class)
     }
 
     /// Creates another chunk if the limit allows.
-    fn grow(&self, domain: Option<&PoolDomain>, class: Class) -> bool {
+    fn grow(&self, domains: Option<&DomainSet>, class: Class) -> bool {
         let Some(len) = self.lock().reserve_new(class, &self.limits) else { return false };
-        match self.make_counted(len, domain) {
-            Ok(chunk) => self.put_into_use(&chunk, domain, class),
+        match self.make_counted(len, domains) {
+            Ok(chunk) => self.put_into_use(&chunk, domains, class),
             Err(source) => self.was_refused(&PoolError::Memory { bytes: len, source }),
         }
     }
 
     /// Carves an unused chunk into blocks of a class.
-    fn put_into_use(&self, chunk: &Chunk, domain: Option<&PoolDomain>, class: Class) -> bool {
-        match self.register(chunk, domain, class) {
+    fn put_into_use(&self, chunk: &Chunk, domains: Option<&DomainSet>, class: Class) -> bool {
+        match self.register(chunk, domains, class) {
             Ok(()) => {
                 let mut state = self.lock();
                 state.carve(chunk.index, class, &self.limits);
@@ -343,11 +346,10 @@ impl PoolCore {
 
     /// Registers everything that is in use or prewarmed, and later everything that comes into use.
     #[cfg(feature = "rdma")]
-    pub(super) fn register_with(&self, domain: &PoolDomain) -> Result<(), PoolError> {
+    pub(super) fn register_with(&self, domains: &DomainSet) -> Result<(), PoolError> {
         let mut place = self.lock_growth();
         match &*place {
-            // Both domains live, so they are the same if their addresses are.
-            Some(known) if known.as_raw() == domain.as_raw() => return Ok(()),
+            Some(known) if known == domains => return Ok(()),
             Some(_) => return Err(PoolError::OtherDomain),
             None => {}
         }
@@ -361,7 +363,7 @@ impl PoolCore {
             })
             .collect();
         for (at, (chunk, class)) in carved.iter().enumerate() {
-            if let Err(error) = self.register(chunk, Some(domain), *class) {
+            if let Err(error) = self.register(chunk, Some(domains), *class) {
                 for (chunk, _) in &carved[..at] {
                     if let Err(cause) = chunk.deregister() {
                         tracing::error!("{} bytes of a pool stay registered: {cause}", chunk.len());
@@ -370,20 +372,20 @@ impl PoolCore {
                 return Err(error);
             }
         }
-        *place = Some(domain.clone());
-        self.registrations.set_domain(domain);
+        *place = Some(domains.clone());
+        self.registrations.set_domains(domains);
         Ok(())
     }
 
     /// Notes that the device of that domain has failed; returns whether the pool uses it.
     #[cfg(feature = "rdma")]
-    pub(super) fn give_up(&self, domain: &PoolDomain) -> bool {
-        let is_its = self.lock_growth().as_ref().is_some_and(|known| known.as_raw() == domain.as_raw());
+    pub(super) fn give_up(&self, domain: &ProtectionDomain) -> bool {
+        let is_its = self.lock_growth().as_ref().is_some_and(|known| known.position(domain).is_some());
         self.given_up.fetch_or(is_its, Relaxed);
         is_its
     }
 
-    pub(super) fn domain(&self) -> Option<PoolDomain> {
+    pub(super) fn domains(&self) -> Option<DomainSet> {
         self.lock_growth().clone()
     }
 
@@ -437,7 +439,7 @@ impl PoolCore {
         let state = self.lock();
         let slot_size = self.limits.slot_size;
         let cached = state.cached();
-        let registered = |chunk: &Arc<Chunk>| chunk.lkey().map_or(0, |_| chunk.len());
+        let registered = |chunk: &Arc<Chunk>| if chunk.is_registered() { chunk.len() } else { 0 };
         let class = |n: usize| {
             let (class, [sending, receiving]) = (Class(n as u8), [state.counts[n], state.counts[n + SIZES]]);
             let kept = if class.is_slot() { cached } else { 0 };

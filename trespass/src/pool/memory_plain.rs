@@ -7,13 +7,18 @@ use std::ptr::NonNull;
 use super::config::HugePages;
 use super::{Source, chunk::ChunkBytes, classes::RegistrationKind};
 
+/// The keys that a block has room for, and which it never has.
+pub(super) const MOST_DEVICES: usize = 1;
+
 /// Never exists, because nothing is registered.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum PoolDomain {}
+pub(super) enum DomainSet {}
 
-/// The same signature as with RDMA.
-pub(super) fn identity(domain: &PoolDomain) -> usize {
-    match *domain {}
+impl DomainSet {
+    /// The same signature as with RDMA.
+    pub(super) fn identity(&self) -> usize {
+        match *self {}
+    }
 }
 
 const PAGE: usize = 4096;
@@ -33,7 +38,7 @@ unsafe impl Sync for ChunkMemory {}
 
 impl ChunkMemory {
     /// `len` is not 0.
-    pub(super) fn make(len: usize, _: HugePages, _: Option<&PoolDomain>) -> Result<Self, Source> {
+    pub(super) fn make(len: usize, _: HugePages, _: Option<&DomainSet>) -> Result<Self, Source> {
         // Aligned by hand: zeroed memory of the allocator's natural alignment is not touched, and
         // so not present, before it is used.
         let layout = Layout::from_size_align(len + PAGE, 16)?;
@@ -67,15 +72,19 @@ impl Drop for ChunkMemory {
 pub(super) enum ChunkRegion {}
 
 impl ChunkRegion {
-    pub(super) fn register(_: &ChunkBytes, domain: &PoolDomain, _: RegistrationKind) -> Result<Self, Source> {
-        match *domain {}
+    pub(super) fn register(
+        _: &ChunkBytes,
+        domains: &DomainSet,
+        _: RegistrationKind,
+    ) -> Result<Self, (Option<Self>, Source)> {
+        match *domains {}
     }
 
-    pub(super) fn lkey(&self) -> u32 {
+    pub(super) fn count(&self) -> usize {
         match *self {}
     }
 
-    pub(super) fn rkey(&self) -> u32 {
+    pub(super) fn keys(&self, _: usize) -> Option<(u32, u32)> {
         match *self {}
     }
 
@@ -83,7 +92,11 @@ impl ChunkRegion {
         match *self {}
     }
 
-    pub(super) fn end(self) -> Result<(), (Self, Source)> {
-        match self {}
+    pub(super) fn has_failed_device(&self) -> bool {
+        match *self {}
+    }
+
+    pub(super) fn end(&mut self) -> Result<(), Source> {
+        match *self {}
     }
 }

@@ -46,6 +46,10 @@ mod chunk;
 mod classes;
 mod config;
 mod core;
+#[cfg(all(test, feature = "rdma", not(miri), not(loom)))]
+mod device_tests;
+#[cfg(feature = "rdma")]
+mod domain_set;
 #[cfg(feature = "rdma")]
 mod exposed;
 mod high_water;
@@ -77,6 +81,8 @@ pub use self::config::{HugePages, PoolConfig};
 #[cfg(test)]
 pub(crate) use self::core::DOES_NOT_GROW;
 use self::core::PoolCore;
+#[cfg(feature = "rdma")]
+pub(crate) use self::domain_set::{DomainSet, note_failure};
 pub use self::high_water::HighWater;
 pub use self::stats::{AdoptedStats, ClassStats, PoolStats};
 
@@ -122,8 +128,14 @@ impl Pool {
     /// The errors of [`new`](Self::new), or the prewarmed memory cannot be registered.
     #[cfg(feature = "rdma")]
     pub fn with_domain(config: &PoolConfig, domain: &ProtectionDomain) -> Result<Self, PoolError> {
+        Self::with_domains(config, &domain.into())
+    }
+
+    /// Like [`with_domain`](Self::with_domain), for the devices of connections over several.
+    #[cfg(feature = "rdma")]
+    pub(crate) fn with_domains(config: &PoolConfig, domains: &DomainSet) -> Result<Self, PoolError> {
         config.check()?;
-        PoolCore::new(config, Some(domain.clone())).map(Self::of)
+        PoolCore::new(config, Some(domains.clone())).map(Self::of)
     }
 
     fn of(core: Arc<PoolCore>) -> Self {
@@ -157,16 +169,24 @@ impl Pool {
     /// The pool has another domain, or the memory cannot be registered; the pool is unchanged then.
     #[cfg(feature = "rdma")]
     pub fn register(&self, domain: &ProtectionDomain) -> Result<(), PoolError> {
-        self.core.register_with(domain)
+        self.register_in(&domain.into())
     }
 
-    /// Notes that the device of that domain has failed; returns whether the pool uses it.
+    /// Like [`register`](Self::register), for the devices of connections over several. A pool of
+    /// one of these devices, or of others as well, has other domains.
+    #[cfg(feature = "rdma")]
+    pub(crate) fn register_in(&self, domains: &DomainSet) -> Result<(), PoolError> {
+        self.core.register_with(domains)
+    }
+
+    /// Notes that the device of that domain has failed; returns whether the pool uses it. If the
+    /// pool has other devices, the connections that use the pool go on over those.
     #[cfg(feature = "rdma")]
     pub(crate) fn give_up(&self, domain: &ProtectionDomain) -> bool {
         self.core.give_up(domain)
     }
 
-    /// Whether its device has failed, so that no memory can be registered any more.
+    /// Whether a device of it has failed, so that new connections need another pool.
     pub(crate) fn is_given_up(&self) -> bool {
         self.core.given_up.load(Relaxed)
     }
@@ -174,12 +194,12 @@ impl Pool {
     /// The protection domain that the memory is registered in.
     #[cfg(feature = "rdma")]
     pub fn domain(&self) -> Option<ProtectionDomain> {
-        self.core.domain()
+        self.core.domains().map(|domains| domains.primary().clone())
     }
 
-    /// Identifies its domain; 0 if it has none.
+    /// Identifies its domains; 0 if it has none.
     pub(crate) fn domain_id(&self) -> usize {
-        self.core.domain().as_ref().map_or(0, memory::identity)
+        self.core.domains().map_or(0, |domains| domains.identity())
     }
 
     /// Takes a block of at least `size` bytes: a slot, if that is large enough. `None` if the pool

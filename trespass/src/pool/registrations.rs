@@ -14,7 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::Source;
 use super::chunk::Chunk;
 use super::classes::RegistrationKind;
-use super::memory::{PoolDomain, identity};
+use super::memory::DomainSet;
 use super::stats::AdoptedStats;
 use crate::process::Process;
 
@@ -32,7 +32,7 @@ pub(super) struct Registrations {
 
 #[derive(Default)]
 pub(super) struct RegistrationState {
-    domain: Option<PoolDomain>,
+    domains: Option<DomainSet>,
     /// Registered blocks that are not lent, the least recently lent one first. Each lives, because
     /// it leaves this list before it ends.
     idle: VecDeque<IdleRegistration>,
@@ -45,11 +45,11 @@ struct IdleRegistration(NonNull<Chunk>);
 unsafe impl Send for IdleRegistration {}
 
 impl Registrations {
-    pub(super) fn new(most: usize, domain: Option<PoolDomain>) -> Self {
+    pub(super) fn new(most: usize, domains: Option<DomainSet>) -> Self {
         Self {
             process: Process::current(),
             most,
-            state: Mutex::new(RegistrationState { domain, ..RegistrationState::default() }),
+            state: Mutex::new(RegistrationState { domains, ..RegistrationState::default() }),
         }
     }
 
@@ -62,40 +62,32 @@ impl Registrations {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets the domain for later registrations.
+    /// Sets the domains for later registrations.
     #[cfg(feature = "rdma")]
-    pub(super) fn set_domain(&self, domain: &PoolDomain) {
-        self.lock().domain = Some(domain.clone());
+    pub(super) fn set_domains(&self, domains: &DomainSet) {
+        self.lock().domains = Some(domains.clone());
     }
 
     pub(super) fn stats(&self) -> AdoptedStats {
         self.lock().stats
     }
 
-    /// Prepares lending a block to a connection over the device of this domain. A block that cannot
-    /// be registered, is too short, or is registered with another device stays as it is, and its
-    /// bytes are copied.
+    /// Prepares lending a block to a connection over the devices of these domains. A block that
+    /// cannot be registered, is too short, or is registered with other devices stays as it is, and
+    /// its bytes are copied.
     pub(super) fn lend(&self, chunk: &Chunk, wanted: usize) {
         if chunk.len() < LEAST {
             return;
         }
         let mut state = self.lock();
-        let domain = state.domain.clone().filter(|domain| identity(domain) == wanted);
-        let Some(domain) = domain else { return };
-        if state.remove(chunk) || chunk.lkey().is_some() {
+        let domains = state.domains.clone().filter(|domains| domains.identity() == wanted);
+        let Some(domains) = domains else { return };
+        if state.remove(chunk) || chunk.is_registered() {
             state.stats.reused += 1;
             return;
         }
-        let mut registered = chunk.register(&domain, RegistrationKind::PeerReadable);
-        if registered.is_err() && !state.idle.is_empty() {
-            state.shrink(0);
-            registered = chunk.register(&domain, RegistrationKind::PeerReadable);
-        }
-        match registered {
-            Ok(()) => {
-                state.stats.made += 1;
-                state.stats.registered += chunk.len();
-            }
+        match state.register(chunk, &domains) {
+            Ok(()) => state.stats.made += 1,
             Err(cause) => {
                 state.stats.refused += 1;
                 tracing::debug!(
@@ -108,7 +100,7 @@ impl Registrations {
 
     /// Notes that a block has returned to the program.
     pub(super) fn returned(&self, chunk: &Chunk) {
-        if chunk.lkey().is_none() {
+        if !chunk.is_registered() {
             return;
         }
         let mut state = self.lock();
@@ -131,11 +123,7 @@ impl Registrations {
         }
         let mut state = self.lock();
         state.remove(chunk);
-        if chunk.lkey().is_some() {
-            chunk.deregister()?;
-            state.stats.registered -= chunk.len();
-        }
-        Ok(())
+        state.end(chunk)
     }
 }
 
@@ -144,6 +132,29 @@ impl RegistrationState {
     fn remove(&mut self, chunk: &Chunk) -> bool {
         let at = self.idle.iter().rposition(|idle| std::ptr::eq(idle.0.as_ptr(), chunk));
         at.and_then(|at| self.idle.remove(at)).is_some()
+    }
+
+    /// Registers a block that is not idle. To make room, it ends the registrations of those that are.
+    fn register(&mut self, chunk: &Chunk, domains: &DomainSet) -> Result<(), Source> {
+        self.end(chunk)?;
+        let mut registered = chunk.register(domains, RegistrationKind::PeerReadable);
+        if registered.is_err() && !self.idle.is_empty() {
+            self.shrink(0);
+            registered = chunk.register(domains, RegistrationKind::PeerReadable);
+        }
+        if chunk.has_region() {
+            self.stats.registered += chunk.len();
+        }
+        registered
+    }
+
+    /// Ends the registration of a block, also of one that only some devices have ended.
+    fn end(&mut self, chunk: &Chunk) -> Result<(), Source> {
+        if chunk.has_region() {
+            chunk.deregister()?;
+            self.stats.registered -= chunk.len();
+        }
+        Ok(())
     }
 
     /// Ends registrations until the rest has at most `most` bytes.
@@ -157,11 +168,8 @@ impl RegistrationState {
         {
             let chunk = chunk(&idle);
             bytes -= chunk.len();
-            match chunk.deregister() {
-                Ok(()) => {
-                    self.stats.ended += 1;
-                    self.stats.registered -= chunk.len();
-                }
+            match self.end(chunk) {
+                Ok(()) => self.stats.ended += 1,
                 // It stays registered until it ends, which tries again.
                 Err(cause) => tracing::error!("{} adopted bytes stay registered: {cause}", chunk.len()),
             }

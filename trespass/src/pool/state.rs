@@ -86,6 +86,10 @@ impl ChunkEntry {
     fn len(&self) -> usize {
         self.chunk.as_ref().map_or(0, |chunk| chunk.len())
     }
+
+    fn can_become(&self, class: Class) -> bool {
+        self.chunk.as_ref().is_some_and(|chunk| chunk.can_become(class.kind()))
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -216,10 +220,9 @@ impl PoolState {
     /// Reserves an unused chunk for registration in the class; it is busy from now on.
     pub(super) fn reserve_spare(&mut self, class: Class, limits: &PoolLimits) -> Option<Arc<Chunk>> {
         let left = limits.left(&self.carved, class.group());
-        let at = self
-            .entries
-            .iter()
-            .position(|entry| entry.purpose == ChunkPurpose::Spare && entry.len() <= left)?;
+        let at = self.entries.iter().position(|entry| {
+            entry.purpose == ChunkPurpose::Spare && entry.len() <= left && entry.can_become(class)
+        })?;
         self.occupy(at)
     }
 
@@ -232,7 +235,7 @@ impl PoolState {
             };
             let mut carved = self.carved;
             carved[other] -= entry.len();
-            entry.len() <= limits.left(&carved, group)
+            entry.len() <= limits.left(&carved, group) && entry.can_become(class)
         })?;
         self.uncarve(at);
         self.occupy(at)

@@ -5,6 +5,8 @@ use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::config::Config;
+#[cfg(feature = "rdma")]
+use crate::pool::DomainSet;
 use crate::pool::{Pool, PoolConfig};
 use crate::process::PerProcess;
 #[cfg(feature = "rdma")]
@@ -13,8 +15,8 @@ use crate::wire::Unavailable;
 type Pools = Mutex<Vec<(PoolConfig, Pool)>>;
 
 /// The process's pools, each with its configuration. Several entries can have the same
-/// configuration, one for each device. A forked child makes new ones, because the locks of its
-/// copies may be held for ever.
+/// configuration, one for each device or set of devices. A forked child makes new ones, because the
+/// locks of its copies may be held for ever.
 static POOLS: PerProcess<Pools> = PerProcess::new();
 
 fn pools() -> MutexGuard<'static, Vec<(PoolConfig, Pool)>> {
@@ -22,9 +24,10 @@ fn pools() -> MutexGuard<'static, Vec<(PoolConfig, Pool)>> {
 }
 
 /// Removes the pools registered in `domain`, because its device has failed. Later connections get a
-/// new pool.
+/// new pool. The connections of a pool with further devices keep it, and use it over those.
 #[cfg(feature = "rdma")]
 pub(crate) fn forget_pools_of(domain: &sideway::ibverbs::protection_domain::ProtectionDomain) {
+    crate::pool::note_failure(domain);
     let mut pools = pools();
     pools.retain(|(_, pool)| !pool.give_up(domain));
 }
@@ -50,21 +53,23 @@ pub(crate) fn usable_pool(current: &Pool, config: &Config) -> io::Result<Pool> {
     if current.is_given_up() { pool_of(config) } else { Ok(current.clone()) }
 }
 
-/// The pool for connections over the device with this protection domain.
+/// The pool for connections over the devices with these protection domains.
 ///
-/// The current pool is used if it can be registered in the domain, else the process's pool for that
-/// device. A pool that the program supplied is never replaced: if it belongs to another domain,
-/// this fails.
+/// The current pool is used if it can be registered in these domains, else the process's pool for
+/// these devices. A pool that the program supplied is never replaced: if it belongs to other
+/// domains, this fails.
 #[cfg(feature = "rdma")]
 pub(crate) fn pool_over(
-    domain: &sideway::ibverbs::protection_domain::ProtectionDomain,
+    domains: impl Into<DomainSet>,
     current: Option<&Pool>,
     config: &Config,
 ) -> Result<Pool, Unavailable> {
     use crate::pool::PoolError;
     use crate::transport::rc::resources::of_pool;
+
+    let domains = domains.into();
     if let Some(current) = current {
-        match current.register(domain) {
+        match current.register_in(&domains) {
             Ok(()) => return check_can_send(current.clone()),
             Err(PoolError::OtherDomain) if config.given_pool.is_none() => (),
             Err(error) => return Err(of_pool(&error)),
@@ -72,11 +77,11 @@ pub(crate) fn pool_over(
     }
     let wanted = config.pool_config();
     let mut pools = pools();
-    let known = pools.iter().find(|(config, pool)| *config == wanted && pool.register(domain).is_ok());
+    let known = pools.iter().find(|(config, pool)| *config == wanted && pool.register_in(&domains).is_ok());
     if let Some((_, pool)) = known {
         return check_can_send(pool.clone());
     }
-    let pool = Pool::with_domain(&wanted, domain).map_err(|error| of_pool(&error))?;
+    let pool = Pool::with_domains(&wanted, &domains).map_err(|error| of_pool(&error))?;
     pools.push((wanted, pool.clone()));
     check_can_send(pool)
 }

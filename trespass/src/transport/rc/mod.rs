@@ -68,4 +68,11 @@ pub(crate) unsafe trait DeviceBlock: Block + 'static {
 
     /// The local key of the memory region; `None` if the memory is not registered.
     fn lkey(&self) -> Option<u32>;
+
+    /// The local key for a device of the connection, by its index; that of device 0 is
+    /// [`lkey`](Self::lkey).
+    #[allow(dead_code, reason = "for connections over several devices")]
+    fn lkey_of(&self, device: usize) -> Option<u32> {
+        if device == 0 { self.lkey() } else { None }
+    }
 }

@@ -14,4 +14,8 @@ unsafe impl DeviceBlock for Block {
     fn lkey(&self) -> Option<u32> {
         Block::lkey(self)
     }
+
+    fn lkey_of(&self, device: usize) -> Option<u32> {
+        Block::lkey_of(self, device)
+    }
 }
