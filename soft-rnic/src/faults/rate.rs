@@ -135,7 +135,7 @@ mod tests {
         // Two queue pairs of one device share its rate.
         let bytes = executed([(4, &one), (4, &one)], 4096, late);
         assert!((bytes[0] + bytes[1]).abs_diff(12_500_000) < 40_000, "{bytes:?}");
-        assert!(bytes[0].abs_diff(bytes[1]) <= 4096, "{bytes:?}");
+        assert!(bytes[0].abs_diff(bytes[1]) < 40_000, "{bytes:?}");
     }
 
     #[test]
