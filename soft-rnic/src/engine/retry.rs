@@ -43,7 +43,7 @@ impl RetryWait {
         Self { reason: WaitReason::Soon, deadline, tries_left: 0 }
     }
 
-    /// Whether it is over.
+    /// Whether the deadline has passed.
     pub(crate) fn is_over(self, now: Instant) -> bool {
         self.deadline.is_some_and(|deadline| deadline <= now)
     }

@@ -91,14 +91,8 @@ pub(crate) fn happen(rnic: &Rnic, device: &'static Device, port: u8, action: &Ac
             }
         }
         Action::PortFlap { down, up, times } => {
-            let flap = Flap {
-                down: *down,
-                up: *up,
-                left: *times,
-                drawn,
-                draws: 0,
-                generation: super::generation(),
-            };
+            let flap =
+                Flap { down: *down, up: *up, left: *times, drawn, draws: 0, generation: super::generation() };
             begin_flap(rnic, device, port, flap);
         }
         Action::PortUp => {
@@ -323,4 +317,47 @@ pub(crate) fn opened(context: &Context, rules: &[(Rule, u64)]) {
 /// Whether destroying an object of a failed device counts as success (`ibv_open_device(3)`).
 fn allows_destruction() -> bool {
     rdma_mummy_sys::secure_var_os("RDMAV_ALLOW_DISASSOC_DESTROY").is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The times from each change of a series to the next, and whether the port then comes up.
+    fn phases(times: Option<u32>, drawn: u64) -> Vec<(Duration, bool)> {
+        let ms = Duration::from_millis;
+        let flap = Flap {
+            down: (ms(5), ms(20)),
+            up: (ms(100), ms(100)),
+            left: times,
+            drawn,
+            draws: 0,
+            generation: 1,
+        };
+        let mut timer = PortTimer { at: Instant::now(), device: 0, port: 1, up: false, flap: Some(flap) };
+        let mut all = Vec::new();
+        for late in 0..50 {
+            let now = timer.at + ms(late);
+            let Some(next) = timer.next(now) else { break };
+            all.push((next.at - now, next.up));
+            timer = next;
+        }
+        all
+    }
+
+    #[test]
+    fn a_series_goes_down_and_up_within_its_bounds() {
+        let all = phases(Some(10), 7);
+        assert_eq!(all.len(), 19, "ten times down, nine times up in between");
+        for (at, (lasting, up)) in all.iter().enumerate() {
+            assert_eq!(*up, at % 2 == 0);
+            let (least, most) = if *up { (5, 20) } else { (100, 100) };
+            assert!((least..=most).contains(&lasting.as_millis()), "{lasting:?}");
+        }
+        assert!(all.iter().any(|(lasting, up)| *up && *lasting != all[0].0));
+        assert_eq!(all, phases(Some(10), 7));
+        assert_ne!(all, phases(Some(10), 8));
+        assert_eq!(phases(Some(1), 7), all[..1]);
+        assert_eq!(phases(None, 7).len(), 50);
+    }
 }

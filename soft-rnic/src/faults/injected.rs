@@ -59,9 +59,11 @@ impl HungState {
     }
 
     /// Whether it hangs silently under the current rules.
-    pub(crate) fn is_silent(&self, generation: impl FnOnce() -> u64) -> bool {
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn is_silent(&self) -> bool {
         let word = self.0.load(Relaxed);
-        word & Self::SILENT != 0 && word & !Self::SILENT == generation()
+        word & Self::SILENT != 0 && word & !Self::SILENT == super::generation()
     }
 }
 
@@ -91,13 +93,7 @@ pub(crate) struct Injected {
 
 impl Injected {
     /// Adds an action; returns false if it does not concern the delivery of a request.
-    pub(crate) fn take(
-        &mut self,
-        entry: &RuleState,
-        drawn: u64,
-        set: &RuleSet,
-        seen: &RequestFacts,
-    ) -> bool {
+    pub(crate) fn take(&mut self, entry: &RuleState, drawn: u64, set: &RuleSet, seen: &RequestFacts) -> bool {
         match &entry.rule.action {
             Action::Drop(times) => self.lost = Some(LossBudget::of(*times)),
             Action::Rnr(times) => self.not_ready = Some(LossBudget::of(*times)),

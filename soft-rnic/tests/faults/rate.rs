@@ -43,6 +43,18 @@ fn requests_of_a_device_share_its_rate() {
 }
 
 #[test]
+fn requests_execute_while_the_program_does_not_poll() {
+    let _turn = turn();
+    let (a, b) = pair();
+    a.write_bytes(b"whole");
+    rules("rate=100kb/s");
+    (0..60).for_each(|wr_id| a.write(&b, wr_id, 4));
+    a.write(&b, 60, 5);
+    until(|| (b.bytes(5) == b"whole").then_some(()));
+    (0..=60).for_each(|wr_id| assert_eq!(a.next(), (wr_id, S::IBV_WC_SUCCESS)));
+}
+
+#[test]
 fn unreliable_and_extended_connections_are_limited() {
     let _turn = turn();
     let uc = pair_with(EndpointOptions { qp_type: ibv_qp_type::IBV_QPT_UC, ..EndpointOptions::default() });
