@@ -131,7 +131,7 @@ impl Injected {
     pub(crate) fn waits(&mut self, now: Instant) -> Option<Instant> {
         let until = self.until.filter(|until| now < *until);
         if until.is_none() {
-            self.reserved.drain(..).for_each(Reservation::spend);
+            self.reserved.drain(..).for_each(|reserved| reserved.spend(now));
         }
         until
     }
