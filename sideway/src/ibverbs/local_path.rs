@@ -309,7 +309,7 @@ debug_as_text!(ChoosePathError);
 /// Remedies for a port that is not active: for hardware, and for a software device.
 const PORT_REMEDIES: [&str; 2] = [
     "bring its network interface up (`ip link set DEV up`) or check the cable and the subnet manager",
-    "a fault rule took it down (`port_down`, see SOFT_RNIC_FAULTS)",
+    "a fault rule took it down (`port_down` or `port_flap`, see SOFT_RNIC_FAULTS)",
 ];
 
 /// Remedies for a port without a GID: for hardware, and for a software device.

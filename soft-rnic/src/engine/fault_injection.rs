@@ -10,7 +10,7 @@ use super::gather::GatherList;
 use super::payload::{Direction, LocalPiece, LocalPieces, RemotePiece, RemotePieces, RemotePlace};
 use super::retry::RetryWait;
 use super::{CopyError, Deferred, TransferCtx, WrOutcome};
-use crate::faults::injected::{Injected, LossBudget, Tampering, reach};
+use crate::faults::injected::{Hang, Injected, LossBudget, Tampering, reach};
 use crate::faults::{self, Action, Opcode, RequestFacts, Step, effects};
 use crate::platform::vm::Vm;
 use crate::queue_pair::post::is_of_window;
@@ -18,8 +18,11 @@ use crate::queue_pair::send_queue::PostedSend;
 use crate::queue_pair::transfer_slot_mutex::TransferSlotMutexGuard;
 use crate::queue_pair::{Qp, Sending};
 
-/// How often a delayed request checks whether other requests have passed it.
+/// How often a held request checks whether other requests have passed it.
 const LOOK: Duration = Duration::from_millis(1);
+/// How far the timers of waiting requests are apart at least, so that short requests at a limited
+/// rate do not have one each. A poll does not wait for the timer.
+const TIMER_GAP: Duration = Duration::from_micros(50);
 /// How many bytes at the end of a message become visible last.
 const TAIL: usize = 8;
 /// The RNR timer that is assumed for an unknown receiver: 0.64 ms.
@@ -42,6 +45,10 @@ impl Qp {
             _ => Box::new(self.decide(posted)),
         };
         let outcome = match self.state() {
+            _ if injected.hang.is_some() => {
+                deferred.failed = self.state() == ibv_qp_state::IBV_QPS_ERR;
+                self.hang(sending, &injected)
+            }
             // A rule has ended the queue pair or its device.
             ibv_qp_state::IBV_QPS_RTS | ibv_qp_state::IBV_QPS_SQD => {
                 self.execute_injected(sending, posted, deferred, &mut injected)
@@ -67,9 +74,9 @@ impl Qp {
         if let Some(set) = faults::current() {
             injected.generation = set.generation;
             let seen = self.seen(Opcode::of_request(posted.request.opcode), posted.request.length);
-            set.on_work(&seen, |rule, drawn| {
-                if !injected.take(rule, drawn, &set) {
-                    self.apply_fault(rule.action(), seen.port, false);
+            set.on_work(&seen, |entry, drawn| {
+                if !injected.take(entry, drawn, &set, &seen) {
+                    self.apply_fault(entry.rule.action(), seen.port, false, drawn);
                 }
             });
         }
@@ -88,7 +95,7 @@ impl Qp {
     }
 
     /// Applies a rule to a queue pair and to its completion queues, shared receive queue or device.
-    pub(crate) fn apply_fault(self: &Arc<Self>, action: &Action, port: u8, receives: bool) {
+    pub(crate) fn apply_fault(self: &Arc<Self>, action: &Action, port: u8, receives: bool, drawn: u64) {
         match action {
             Action::QpFatal => {
                 self.set_failed();
@@ -97,7 +104,7 @@ impl Qp {
             Action::CqOverrun if receives => self.recv_cq.break_down(),
             Action::CqOverrun => self.send_cq.break_down(),
             Action::SrqLimit => self.raise_srq_limit(),
-            other => effects::happen(&self.rnic, self.context.device(), port, other),
+            other => effects::happen(&self.rnic, self.context.device(), port, other, drawn),
         }
     }
 
@@ -109,8 +116,8 @@ impl Qp {
         injected: &mut Injected,
     ) -> WrOutcome {
         let now = Instant::now();
-        if let Some(until) = injected.until.filter(|until| now < *until) {
-            return self.postpone(sending, Some(until));
+        if let Some(until) = injected.waits(now) {
+            return self.postpone(sending, Some(until.max(now + TIMER_GAP)));
         }
         if let Some(held) = injected.held {
             let passed = faults::current().is_none_or(|set| set.executed.load(Relaxed) >= held.executed);
@@ -129,7 +136,7 @@ impl Qp {
         }
         // A lost or refused request is retried when its timer has expired, not when the program
         // polls.
-        if let Some(wait) = sending.wait.filter(|wait| wait.deadline.is_none_or(|deadline| now < deadline)) {
+        if let Some(wait) = sending.wait.filter(|wait| wait.consumes_retries() && !wait.is_over(now)) {
             let waits = injected.lost.is_some() || injected.not_ready.is_some() || !self.link_is_up();
             if waits {
                 return WrOutcome::Retry(wait);
@@ -158,6 +165,15 @@ impl Qp {
                 }
             }),
         }
+    }
+
+    /// Neither executes a request nor completes it, until the rules change.
+    fn hang(&self, sending: &mut Sending, injected: &Injected) -> WrOutcome {
+        let silent = injected.hang == Some(Hang::Silent);
+        self.set_hung(injected.generation, silent);
+        // If the rules have just changed, nobody may have seen that it is hung.
+        let replaced = faults::generation() != injected.generation;
+        self.postpone(sending, replaced.then(|| Instant::now() + LOOK))
     }
 
     fn postpone(&self, sending: &mut Sending, until: Option<Instant>) -> WrOutcome {

@@ -231,6 +231,7 @@ impl Qp {
                 ibv_qp_state::IBV_QPS_SQD if sending.wait.is_some() => {
                     self.execute(sending, &posted, deferred)
                 }
+                ibv_qp_state::IBV_QPS_ERR if self.is_silent() => return,
                 ibv_qp_state::IBV_QPS_ERR | ibv_qp_state::IBV_QPS_SQE => {
                     WrOutcome::Failed(ibv_wc_status::IBV_WC_WR_FLUSH_ERR)
                 }

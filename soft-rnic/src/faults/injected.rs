@@ -1,11 +1,13 @@
 //! The faults of one request: drawn at its first try, and kept until it completes.
 
 use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use rdma_mummy_sys::types::ibv_wc_status;
 
-use super::{Action, Rule, RuleSet, Step, drawn_between, mix};
+use super::rate::Reservation;
+use super::{Action, RequestFacts, RuleSet, RuleState, Step, drawn_between, mix};
 
 /// The number of attempts that are still to be lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +34,39 @@ impl LossBudget {
     }
 }
 
+/// What happens to a hung request in the error state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hang {
+    Flushed,
+    Silent,
+}
+
+/// Whether the first request of a queue pair hangs, and under which rules.
+#[derive(Debug, Default)]
+pub(crate) struct HungState(AtomicU64);
+
+impl HungState {
+    /// The bit above the generation of the rules.
+    const SILENT: u64 = 1 << 63;
+
+    pub(crate) fn set(&self, generation: u64, silent: bool) {
+        self.0.store(generation | if silent { Self::SILENT } else { 0 }, Relaxed);
+    }
+
+    /// Returns whether a request was hung.
+    pub(crate) fn clear(&self) -> bool {
+        self.0.swap(0, Relaxed) != 0
+    }
+
+    /// Whether it hangs silently under the current rules.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn is_silent(&self) -> bool {
+        let word = self.0.load(Relaxed);
+        word & Self::SILENT != 0 && word & !Self::SILENT == super::generation()
+    }
+}
+
 /// A request that waits for requests of other queue pairs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HoldUntil {
@@ -41,10 +76,13 @@ pub(crate) struct HoldUntil {
 }
 
 /// The actions of all rules that match a request.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Injected {
     /// The generation of the rules.
     pub(crate) generation: u64,
+    pub(crate) hang: Option<Hang>,
+    /// The time that the request has reserved at rate limits.
+    reserved: Vec<Reservation>,
     pub(crate) until: Option<Instant>,
     pub(crate) held: Option<HoldUntil>,
     pub(crate) lost: Option<LossBudget>,
@@ -55,15 +93,22 @@ pub(crate) struct Injected {
 
 impl Injected {
     /// Adds an action; returns false if it does not concern the delivery of a request.
-    pub(crate) fn take(&mut self, rule: &Rule, drawn: u64, set: &RuleSet) -> bool {
-        match &rule.action {
+    pub(crate) fn take(&mut self, entry: &RuleState, drawn: u64, set: &RuleSet, seen: &RequestFacts) -> bool {
+        match &entry.rule.action {
             Action::Drop(times) => self.lost = Some(LossBudget::of(*times)),
             Action::Rnr(times) => self.not_ready = Some(LossBudget::of(*times)),
             Action::Delay(least, most) => {
-                self.until = Some(Instant::now() + drawn_between(*least, *most, drawn));
+                self.wait_until(Instant::now() + drawn_between(*least, *most, drawn));
             }
+            Action::Rate(_) => {
+                let Some(limit) = &entry.limit else { return true };
+                let reservation = limit.reserve(seen.device, seen.size, Instant::now());
+                self.wait_until(reservation.finish());
+                self.reserved.push(reservation);
+            }
+            Action::Hang { silent } => self.hang = Some(if *silent { Hang::Silent } else { Hang::Flushed }),
             Action::Hold(others, most) => {
-                let now = set.executed.load(std::sync::atomic::Ordering::Relaxed);
+                let now = set.executed.load(Relaxed);
                 self.held =
                     Some(HoldUntil { executed: now + u64::from(*others), until: Instant::now() + *most });
             }
@@ -76,6 +121,19 @@ impl Injected {
             _ => return false,
         }
         true
+    }
+
+    fn wait_until(&mut self, until: Instant) {
+        self.until = self.until.max(Some(until));
+    }
+
+    /// Whether the request still waits; until when.
+    pub(crate) fn waits(&mut self, now: Instant) -> Option<Instant> {
+        let until = self.until.filter(|until| now < *until);
+        if until.is_none() {
+            self.reserved.drain(..).for_each(|reserved| reserved.spend(now));
+        }
+        until
     }
 }
 

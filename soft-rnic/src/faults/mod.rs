@@ -23,6 +23,7 @@
 pub(crate) mod effects;
 pub(crate) mod injected;
 mod parse;
+mod rate;
 mod rule;
 #[cfg(test)]
 mod tests;
@@ -33,6 +34,7 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 pub use parse::{RuleError, parse};
+use rate::RateLimit;
 pub(crate) use rule::RequestFacts;
 pub use rule::{Action, Rule, Trait, Which};
 pub use words::{Call, CmMessage, Opcode, Step};
@@ -63,9 +65,12 @@ pub(crate) struct RuleSet {
     pub(crate) executed: AtomicU64,
 }
 
+/// A rule in force, with its counters.
 #[derive(Debug)]
-struct RuleState {
-    rule: Rule,
+pub(crate) struct RuleState {
+    pub(crate) rule: Rule,
+    /// For [`Action::Rate`].
+    limit: Option<Arc<RateLimit>>,
     matched: AtomicU64,
     fired: AtomicU64,
     first_fired: OnceLock<Instant>,
@@ -117,6 +122,7 @@ pub fn set(rules: impl IntoIterator<Item = Rule>, seed: u64) -> Result<(), SetEr
     let rules: Vec<_> = rules.into_iter().collect();
     check(&rules)?;
     install(rules, seed);
+    effects::resume();
     Ok(())
 }
 
@@ -133,14 +139,16 @@ pub fn add(rule: Rule) -> Result<(), SetError> {
     };
     rules.push(rule);
     install(rules, seed);
+    effects::resume();
     Ok(())
 }
 
-/// Removes all rules, takes every port up, and lets failed devices be opened again. Contexts and
-/// queue pairs that have failed stay failed.
+/// Removes all rules, takes every port up, and lets failed devices be opened again. Requests that
+/// wait for a rule go on. Contexts and queue pairs that have failed stay failed.
 pub fn clear() {
     *CURRENT.write().unwrap_or_else(PoisonError::into_inner) = None;
     effects::heal();
+    effects::resume();
     // Contexts of a failed device must go on refusing calls, which they check only while this is
     // set.
     ACTIVE.0.store(effects::any_context_failed(), Relaxed);
@@ -199,7 +207,11 @@ fn check(rules: &[Rule]) -> Result<(), SetError> {
 /// Replaces the rules without checking them.
 pub(crate) fn install(rules: Vec<Rule>, seed: u64) {
     static GENERATION: AtomicU64 = AtomicU64::new(1);
-    let entry = |rule| RuleState {
+    let entry = |rule: Rule| RuleState {
+        limit: match rule.action {
+            Action::Rate(bits_per_second) => Some(RateLimit::new(bits_per_second)),
+            _ => None,
+        },
         rule,
         matched: AtomicU64::new(0),
         fired: AtomicU64::new(0),
@@ -226,27 +238,34 @@ pub(crate) fn current() -> Option<Arc<RuleSet>> {
     CURRENT.read().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
+/// The generation of the rules in force; 0 without rules.
+pub(crate) fn generation() -> u64 {
+    CURRENT.read().unwrap_or_else(PoisonError::into_inner).as_ref().map_or(0, |set| set.generation)
+}
+
 impl RuleSet {
     /// Calls `act` with each action that applies to this request or receive, and a random number.
-    pub(crate) fn on_work(&self, seen: &RequestFacts, act: impl FnMut(&Rule, u64)) {
+    pub(crate) fn on_work(&self, seen: &RequestFacts, act: impl FnMut(&RuleState, u64)) {
         self.on(|rule| rule.matches_work(seen), seen, act);
     }
 
     /// Calls `act` with each action that applies to this call, and a random number.
-    pub(crate) fn on_call(&self, call: Call, device: u8, act: impl FnMut(&Rule, u64)) {
-        self.on(|rule| rule.matches_call(call, device), &format_args!("{call} of soft{device}"), act);
+    pub(crate) fn on_call(&self, call: Call, device: u8, mut act: impl FnMut(&Rule, u64)) {
+        let what = format_args!("{call} of soft{device}");
+        self.on(|rule| rule.matches_call(call, device), &what, |entry, drawn| act(&entry.rule, drawn));
     }
 
     /// Calls `act` with each action that applies to this CM message, and a random number.
-    pub(crate) fn on_message(&self, message: CmMessage, act: impl FnMut(&Rule, u64)) {
-        self.on(|rule| rule.matches_message(message), &format_args!("the message {message}"), act);
+    pub(crate) fn on_message(&self, message: CmMessage, mut act: impl FnMut(&Rule, u64)) {
+        let what = format_args!("the message {message}");
+        self.on(|rule| rule.matches_message(message), &what, |entry, drawn| act(&entry.rule, drawn));
     }
 
     fn on(
         &self,
         matches: impl Fn(&Rule) -> bool,
         what: &dyn std::fmt::Display,
-        mut act: impl FnMut(&Rule, u64),
+        mut act: impl FnMut(&RuleState, u64),
     ) {
         for (place, entry) in self.rules.iter().enumerate().filter(|(_, entry)| matches(&entry.rule)) {
             let k = entry.matched.fetch_add(1, Relaxed) + 1;
@@ -254,8 +273,10 @@ impl RuleSet {
             if entry.rule.which.takes(k, draw(0)) {
                 entry.fired.fetch_add(1, Relaxed);
                 entry.first_fired.get_or_init(Instant::now);
-                log::info!("fault rule \"{}\" acts on match {k}: {what}", entry.rule);
-                act(&entry.rule, draw(1));
+                // A rate limit acts on every request.
+                let level = if entry.limit.is_some() { log::Level::Debug } else { log::Level::Info };
+                log::log!(level, "fault rule \"{}\" acts on match {k}: {what}", entry.rule);
+                act(entry, draw(1));
             }
         }
     }

@@ -6,8 +6,8 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::rule::{Action, MOST_COPIES, Rule, Trait, Which};
-use super::words::{Call, CmMessage, ERRNOS, Opcode, QP_TYPES, STATUSES, Step};
+use super::rule::{Action, FASTEST, MOST_COPIES, Rule, Trait, Which};
+use super::words::{Call, CmMessage, ERRNOS, Opcode, QP_TYPES, RATE_UNITS, STATUSES, Step};
 use crate::config::{Limits, MAX_DEVICES, MAX_PORTS};
 
 /// A rule that cannot be parsed, with the position of the error.
@@ -119,8 +119,9 @@ fn plain(word: &str) -> String {
     word.to_ascii_lowercase().replace('-', "_")
 }
 
-const ACTIONS: &str = "an action: drop[=TIMES], delay=TIME[..TIME], hold=COUNT[:TIME], status=STATUS, rnr[=TIMES], \
-    flip[=BITS], split=TIME, cq_overrun, srq_limit, port_down[=TIME], port_up, qp_fatal, device_fatal, errno=ERRNO, \
+const ACTIONS: &str = "an action: drop[=TIMES], delay=TIME[..TIME], hold=COUNT[:TIME], rate=RATE, hang[=silent], status=STATUS, \
+    rnr[=TIMES], flip[=BITS], split=TIME, cq_overrun, srq_limit, port_down[=TIME], port_up, \
+    port_flap=TIME[..TIME]:TIME[..TIME][:TIMES], qp_fatal, device_fatal, errno=ERRNO, \
     crash=STEP, stop=STEP, pause=STEP:TIME, duplicate[=TIMES], reject[=REASON], no_gids, no_atomics, node_guid=, vendor_id=, vendor_part_id=, hw_ver=, or a limit such as \
     max_sge=1";
 
@@ -144,13 +145,16 @@ fn action(begin: usize, word: &str) -> Result<Action, ParseFailure> {
         "drop" => Ok(Action::Drop(times()?)),
         "rnr" => Ok(Action::Rnr(times()?)),
         "flip" => Ok(Action::Flip(times()?.unwrap_or(1))),
-        "delay" => delay(needed),
+        "delay" => times_of(needed).map(|(least, most)| Action::Delay(least, most)),
+        "rate" => rate(needed).map(Action::Rate),
+        "hang" => hang(value),
         "hold" => hold(needed),
         "status" => one_of(needed, STATUSES, "ibv_wc_").map(Action::Status),
         "split" => time(needed).map(Action::Split),
         "cq_overrun" => alone(Action::CqOverrun),
         "srq_limit" => alone(Action::SrqLimit),
         "port_down" => value.map(time).transpose().map(Action::PortDown),
+        "port_flap" => port_flap(needed),
         "port_up" => alone(Action::PortUp),
         "qp_fatal" => alone(Action::QpFatal),
         "device_fatal" => alone(Action::DeviceFatal),
@@ -311,13 +315,53 @@ fn range((at, text): (usize, &str)) -> ((usize, &str), (usize, &str)) {
     }
 }
 
-fn delay(value: (usize, &str)) -> Result<Action, ParseFailure> {
+/// Parses `TIME` or `TIME..TIME`.
+fn times_of(value: (usize, &str)) -> Result<(Duration, Duration), ParseFailure> {
     let (first, last) = range(value);
     let (least, most) = (time(first)?, time(last)?);
     if most < least {
         return wrong(value.0, value.1, "a time, or a shorter and a longer one: 1ms..5ms");
     }
-    Ok(Action::Delay(least, most))
+    Ok((least, most))
+}
+
+fn rate((at, text): (usize, &str)) -> Result<u64, ParseFailure> {
+    // Bytes are `B`, so the case of the unit counts, except that both k and K are 1000.
+    let text_of_unit = text.replace('K', "k");
+    let with_unit =
+        RATE_UNITS.iter().find_map(|(unit, bits)| Some((text_of_unit.strip_suffix(unit)?, *bits)));
+    let rate = with_unit.and_then(|(number, bits)| Some((number.parse::<f64>().ok()? * bits as f64).round()));
+    match rate.filter(|rate| (1.0..=FASTEST as f64).contains(rate)) {
+        Some(rate) => Ok(rate as u64),
+        None => wrong(
+            at,
+            text,
+            "a rate from 1b/s to 1000Gb/s in bits per second with its unit, such as 800kb/s, 100Mb/s or 1.5Gb/s",
+        ),
+    }
+}
+
+fn hang(value: Option<(usize, &str)>) -> Result<Action, ParseFailure> {
+    match value {
+        None => Ok(Action::Hang { silent: false }),
+        Some((_, word)) if plain(word) == "silent" => Ok(Action::Hang { silent: true }),
+        Some((at, word)) => wrong(at, word, "allowed: hang, or hang=silent"),
+    }
+}
+
+fn port_flap((at, text): (usize, &str)) -> Result<Action, ParseFailure> {
+    let Some((down, rest)) = text.split_once(':') else {
+        return wrong(at, text, "how long the port is down and up, and how often: 5ms..20ms:100ms:10");
+    };
+    let at_rest = at + down.len() + 1;
+    let (up, times) = match rest.split_once(':') {
+        Some((up, times)) => {
+            let times = number((at_rest + up.len() + 1, times), 1, u32::MAX.into())?;
+            (up, Some(times as u32))
+        }
+        None => (rest, None),
+    };
+    Ok(Action::PortFlap { down: times_of((at, down))?, up: times_of((at_rest, up))?, times })
 }
 
 fn hold((at, text): (usize, &str)) -> Result<Action, ParseFailure> {

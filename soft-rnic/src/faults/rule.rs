@@ -5,10 +5,15 @@ use std::time::Duration;
 
 use rdma_mummy_sys::types::{ibv_qp_type, ibv_wc_status};
 
-use super::words::{Call, CmMessage, ERRNOS, Opcode, QP_TYPES, STATUSES, Step, word_of};
+use super::words::{Call, CmMessage, ERRNOS, Opcode, QP_TYPES, RATE_UNITS, STATUSES, Step, word_of};
 
 /// The most copies of a message, because the device makes each of them.
 pub(super) const MOST_COPIES: u32 = 100;
+
+/// The shortest time for which a flapping port stays down or up, because each change is an event.
+const SHORTEST_PHASE: Duration = Duration::from_millis(1);
+/// The highest rate limit: 1 Tb/s.
+pub(super) const FASTEST: u64 = 1_000_000_000_000;
 
 /// The fault that a rule causes.
 #[derive(Clone, Debug, PartialEq)]
@@ -24,6 +29,16 @@ pub enum Action {
     /// The request waits until other queue pairs of the process have executed this many requests,
     /// but no longer than the duration.
     Hold(u32, Duration),
+    /// The requests of each device execute at no more than this many bits of payload per second.
+    /// They wait in their queue pairs, and later requests wait behind them.
+    Rate(u64),
+    /// The request neither executes nor completes until the rules change; the requests behind it in
+    /// its queue pair wait as well.
+    Hang {
+        /// In the error state, the queue pair does not flush this request and those behind it, and
+        /// no receive, as if the device had died.
+        silent: bool,
+    },
     /// The request completes with this status without being executed; a receive completes with it
     /// whatever arrived.
     Status(ibv_wc_status),
@@ -42,6 +57,16 @@ pub enum Action {
     PortDown(Option<Duration>),
     /// The port comes up again: `IBV_EVENT_PORT_ACTIVE`.
     PortUp,
+    /// The port goes down and up repeatedly: `IBV_EVENT_PORT_ERR` and `IBV_EVENT_PORT_ACTIVE` each
+    /// time. Each duration is drawn between its two bounds, which are at least a millisecond.
+    PortFlap {
+        /// How long the port is down each time.
+        down: (Duration, Duration),
+        /// How long it is up in between.
+        up: (Duration, Duration),
+        /// How often it goes down (`None`: until the rules change).
+        times: Option<u32>,
+    },
     /// `IBV_EVENT_QP_FATAL`: the queue pair goes to the error state.
     QpFatal,
     /// `IBV_EVENT_DEVICE_FATAL`: every call of every context that is open fails with `EIO`.
@@ -271,7 +296,13 @@ impl Rule {
                 Err("an action on messages of the connection manager: it needs cm=")
             }
             A::Drop(_) | A::Delay(..) | A::Hold(..) | A::Flip(_) | A::Split(_) => of_requests(),
-            A::Crash(_) | A::Stop(_) | A::Pause(..) => of_requests(),
+            A::Crash(_) | A::Stop(_) | A::Pause(..) | A::Hang { .. } => of_requests(),
+            A::Rate(bits) if !(1..=FASTEST).contains(bits) => Err("a rate from 1b/s to 1000Gb/s"),
+            A::Rate(_) => of_requests(),
+            A::PortFlap { down, up, .. } if down.0.min(up.0) < SHORTEST_PHASE => {
+                Err("a port that is down and up for at least 1ms each time")
+            }
+            A::PortFlap { times: Some(0), .. } => Err("a port that goes down at least once"),
             A::Rnr(_) if self.opcodes.iter().all(|opcode| opcode.takes_receive()) => of_requests(),
             A::Rnr(_) => Err(
                 "an action on what takes a receive: opcode= send, send_with_imm, send_with_inv, rdma_write_with_imm",
@@ -354,14 +385,38 @@ impl fmt::Display for RuleTime {
     }
 }
 
+/// The bounds of a duration.
+struct RuleTimes((Duration, Duration));
+
+impl fmt::Display for RuleTimes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (least, most) = self.0;
+        write!(f, "{}", RuleTime(least))?;
+        if least == most { Ok(()) } else { write!(f, "..{}", RuleTime(most)) }
+    }
+}
+
+/// A rate in the syntax of rules.
+struct RuleRate(u64);
+
+impl fmt::Display for RuleRate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let whole = RATE_UNITS.iter().find(|(_, bits)| self.0.is_multiple_of(*bits));
+        let (unit, bits) = whole.copied().unwrap_or(("b/s", 1));
+        write!(f, "{}{unit}", self.0 / bits)
+    }
+}
+
 impl fmt::Display for Action {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Drop(None) => f.write_str("drop"),
             Self::Drop(Some(times)) => write!(f, "drop={times}"),
-            Self::Delay(least, most) if least == most => write!(f, "delay={}", RuleTime(*least)),
-            Self::Delay(least, most) => write!(f, "delay={}..{}", RuleTime(*least), RuleTime(*most)),
+            Self::Delay(least, most) => write!(f, "delay={}", RuleTimes((*least, *most))),
             Self::Hold(others, most) => write!(f, "hold={others}:{}", RuleTime(*most)),
+            Self::Rate(bits) => write!(f, "rate={}", RuleRate(*bits)),
+            Self::Hang { silent: false } => f.write_str("hang"),
+            Self::Hang { silent: true } => f.write_str("hang=silent"),
             Self::Status(status) => match word_of(STATUSES, status) {
                 Some(word) => write!(f, "status={word}"),
                 None => write!(f, "status={}", status.0),
@@ -374,6 +429,10 @@ impl fmt::Display for Action {
             Self::SrqLimit => f.write_str("srq_limit"),
             Self::PortDown(None) => f.write_str("port_down"),
             Self::PortDown(Some(time)) => write!(f, "port_down={}", RuleTime(*time)),
+            Self::PortFlap { down, up, times } => {
+                write!(f, "port_flap={}:{}", RuleTimes(*down), RuleTimes(*up))?;
+                times.map_or(Ok(()), |times| write!(f, ":{times}"))
+            }
             Self::PortUp => f.write_str("port_up"),
             Self::QpFatal => f.write_str("qp_fatal"),
             Self::DeviceFatal => f.write_str("device_fatal"),

@@ -313,6 +313,10 @@ errnos! {
     EOPNOTSUPP ENODATA ENOSYS ETIMEDOUT EHOSTUNREACH
 }
 
+/// Units of a rate, in bits per second, the largest first.
+pub(super) const RATE_UNITS: &[(&str, u64)] =
+    &[("Gb/s", 1_000_000_000), ("Mb/s", 1_000_000), ("kb/s", 1000), ("b/s", 1)];
+
 /// Looks up the word of a value.
 pub(super) fn word_of<T: PartialEq>(words: &[(&'static str, T)], value: &T) -> Option<&'static str> {
     words.iter().find(|(_, known)| known == value).map(|(word, _)| *word)

@@ -67,6 +67,9 @@ impl Rnic {
         }
         let handler: Weak<Self> = Arc::downgrade(&rnic);
         rnic.node.set_handler(handler);
+        if faults::active() {
+            faults::effects::rearm(&rnic);
+        }
         *current = Arc::downgrade(&rnic);
         Ok(rnic)
     }

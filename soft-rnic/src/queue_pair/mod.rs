@@ -32,7 +32,8 @@ use crate::engine::multicast::GroupMember;
 use crate::engine::peer::PeerQp;
 use crate::engine::retry::RetryWait;
 use crate::engine::rpc::AbandonedRecv;
-use crate::faults::injected::Injected;
+use crate::faults;
+use crate::faults::injected::{HungState, Injected};
 use crate::node::{PeerProcess, QpNumber, Revoked};
 use crate::objects::acks::Acks;
 use crate::objects::completion::Cq;
@@ -103,6 +104,7 @@ pub(crate) struct Qp {
     windows: QpWindows,
     acks: Acks,
     counted: CountGuard,
+    hung: HungState,
 }
 
 /// Where receives come from, and how the next message is found.
@@ -313,6 +315,7 @@ impl Qp {
             windows: QpWindows::default(),
             acks: Acks::default(),
             counted,
+            hung: HungState::default(),
         });
         plan.send_cq.expect(made.caps.max_send_wr);
         plan.recv_cq.expect(made.max_receives());
@@ -388,6 +391,7 @@ impl Qp {
     /// not end this one.
     fn begin_incarnation(&self) {
         let life = (self.state.load(Ordering::Acquire) & !STATE).wrapping_add(STATE + 1);
+        self.hung.clear();
         self.state.store(life | ibv_qp_state::IBV_QPS_RESET.0, Ordering::Release);
     }
 
@@ -519,13 +523,43 @@ impl Qp {
         self.set_failed();
         let word = self.state.load(Ordering::Acquire);
         let life = (word >> STATE.count_ones()) + 1;
-        if word & STATE == ibv_qp_state::IBV_QPS_ERR.0 && self.flushed.swap(life, Ordering::AcqRel) != life {
+        let failed = word & STATE == ibv_qp_state::IBV_QPS_ERR.0;
+        if failed && self.is_silent() {
+            return;
+        }
+        if failed && self.flushed.swap(life, Ordering::AcqRel) != life {
             self.flush_receives();
             if self.receiving.shared().is_some() {
                 self.raise(ibv_event_type::IBV_EVENT_QP_LAST_WQE_REACHED);
             }
         }
         self.run(u32::MAX);
+        if failed && faults::active() {
+            // A flushed request returns what it has reserved.
+            self.sending.lock().fault = None;
+        }
+    }
+
+    /// Marks the queue pair as one whose first request hangs. `silent`: in the error state it
+    /// flushes nothing.
+    pub(crate) fn set_hung(&self, generation: u64, silent: bool) {
+        self.hung.set(generation, silent);
+    }
+
+    /// Whether it flushes nothing in the error state, because a rule plays a dead device.
+    #[inline]
+    pub(crate) fn is_silent(&self) -> bool {
+        faults::active() && self.hung.is_silent()
+    }
+
+    /// Lets a request go on that former rules have made hang; in the error state, flushes it.
+    pub(crate) fn resume_hung(self: &Arc<Self>) {
+        if self.hung.clear() {
+            match self.state() {
+                ibv_qp_state::IBV_QPS_ERR => self.fail(),
+                _ => self.schedule_progress(),
+            }
+        }
     }
 
     /// Acts on the notices that peers have left.

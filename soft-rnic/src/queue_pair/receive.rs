@@ -134,15 +134,15 @@ impl Qp {
         let (mut altered, mut failed) = (status, false);
         if let Some(set) = faults::current() {
             let seen = self.seen_by(Opcode::Recv, size, through);
-            set.on_work(&seen, |rule, _| match rule.action() {
+            set.on_work(&seen, |entry, drawn| match entry.rule.action() {
                 Action::Status(status) => altered = *status,
                 Action::QpFatal => {
                     self.pair_of(through)
                         .into_iter()
-                        .for_each(|pair| pair.apply_fault(&Action::QpFatal, seen.port, true));
+                        .for_each(|pair| pair.apply_fault(&Action::QpFatal, seen.port, true, drawn));
                     failed = true;
                 }
-                action => self.apply_fault(action, seen.port, true),
+                action => self.apply_fault(action, seen.port, true, drawn),
             });
         }
         (altered, failed)
@@ -193,7 +193,7 @@ impl Qp {
 
     /// Whether unclaimed receives are flushed: in the error state.
     fn is_flushing(&self) -> bool {
-        self.state() == ibv_qp_state::IBV_QPS_ERR
+        self.state() == ibv_qp_state::IBV_QPS_ERR && !self.is_silent()
     }
 
     fn flushed(&self, wr_id: u64) -> Cqe {

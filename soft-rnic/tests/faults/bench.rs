@@ -377,6 +377,22 @@ impl FaultEndpoint {
         event_of(self.context)
     }
 
+    /// The next asynchronous event, acknowledged, if there is one.
+    pub(crate) fn event_if_any(&self) -> Option<ibv_event_type> {
+        // SAFETY: the context is open, and owns the descriptor.
+        let ready = unsafe {
+            let mut poll = libc::pollfd { fd: (*self.context).async_fd, events: libc::POLLIN, revents: 0 };
+            libc::poll(&raw mut poll, 1, 0)
+        };
+        (ready == 1).then(|| self.event())
+    }
+
+    /// Moves the queue pair to the error state; returns the result.
+    pub(crate) fn fail(&self) -> i32 {
+        let attr = ibv_qp_attr { qp_state: ibv_qp_state::IBV_QPS_ERR, ..Default::default() };
+        self.modify(attr, ibv_qp_attr_mask::IBV_QP_STATE)
+    }
+
     pub(crate) fn port(&self) -> ibv_port_attr {
         let mut attr = ibv_port_attr::default();
         // SAFETY: the context is open.

@@ -190,7 +190,7 @@ fn all_of_it_holds_in_deferred_mode_too() {
     if std::env::var_os(DEFERRED).is_some() {
         return;
     }
-    for tests in ["actions::", "calls::", "devices::", "replay::", "xrc::"] {
+    for tests in ["actions::", "calls::", "devices::", "flap::", "hang::", "rate::", "replay::", "xrc::"] {
         let mut command = Command::new(std::env::current_exe().unwrap());
         let output = command.arg(tests).env(DEFERRED, "1").stdin(Stdio::null()).output().unwrap();
         let out = String::from_utf8_lossy(&output.stdout);
