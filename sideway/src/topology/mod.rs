@@ -159,7 +159,7 @@ pub struct RdmaPort {
     pub state: Option<PortState>,
     /// The physical state (`phys_state`).
     pub phys_state: Option<PhysicalState>,
-    /// The link layer (`link_layer`).
+    /// InfiniBand or Ethernet (`link_layer`); `None` also if the kernel reports another one.
     pub link_layer: Option<LinkLayer>,
     /// The speed over all lanes (`rate`). An inactive port reports its slowest speed.
     pub rate: Option<EffectiveSpeed>,

@@ -31,7 +31,7 @@ impl PciAddress {
         self.domain
     }
 
-    /// The bus.
+    /// The number of the bus within the domain.
     pub const fn bus(self) -> u8 {
         self.bus
     }
@@ -113,7 +113,7 @@ fn hexadecimal(text: &str) -> Option<u32> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PciFunction {
-    /// The address.
+    /// Domain, bus, device and function, as `lspci -D` prints them.
     pub address: PciAddress,
     /// The bridges above it, from the root port down. A PCIe switch is two bridges: its upstream
     /// port and one of its downstream ports. Empty if the function is on a root bus.

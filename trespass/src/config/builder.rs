@@ -29,17 +29,18 @@ use crate::wire::Policy;
 ///
 /// # The environment
 ///
-/// Environment variables override the program: `TRESPASS_DEV` (`NAME` or `NAME:PORT`),
-/// `TRESPASS_GID_INDEX`, `TRESPASS_TRANSPORT` (`auto`, `rdma` or `tcp`), `TRESPASS_PROBE_TIMEOUT`
-/// (milliseconds; it raises [`handshake_deadline`](Self::handshake_deadline) to twice that),
-/// `TRESPASS_CONTROL_KEEPALIVE` (milliseconds; 0 is `None`) and `TRESPASS_EXIT_TIMEOUT`
-/// (milliseconds).
+/// Environment variables override the program: `TRESPASS_DEV` (`NAME` or `NAME:PORT`, or several of
+/// them separated by commas), `TRESPASS_GID_INDEX`, `TRESPASS_TRANSPORT` (`auto`, `rdma` or `tcp`),
+/// `TRESPASS_PROBE_TIMEOUT` (milliseconds; it raises
+/// [`handshake_deadline`](Self::handshake_deadline) to twice that), `TRESPASS_CONTROL_KEEPALIVE`
+/// (milliseconds; 0 is `None`) and `TRESPASS_EXIT_TIMEOUT` (milliseconds).
 /// `TRESPASS_LOG` (`off`, `error`, `warn`, `info`, `debug` or `trace`) writes log events to standard
 /// error, unless the program has set a `tracing` subscriber. An invalid value is an error too.
 #[derive(Clone, Debug, Default)]
 pub struct Builder {
     config: Config,
     device: Option<String>,
+    devices: Option<String>,
     eager_max: Option<u32>,
     slot_size: Option<u32>,
 }
@@ -246,11 +247,35 @@ impl Builder {
         Self::default()
     }
 
-    /// The device, `NAME` or `NAME:PORT`, instead of the one with the socket's address.
-    /// `TRESPASS_DEV` overrides it.
+    /// The device, `NAME` or `NAME:PORT`, instead of the one with the socket's address. It replaces
+    /// [`devices`](Self::devices). `TRESPASS_DEV` overrides it.
     #[must_use]
     pub fn device(mut self, device: impl Into<String>) -> Self {
-        self.device = Some(device.into());
+        (self.device, self.devices) = (Some(device.into()), None);
+        self
+    }
+
+    /// The devices, each `NAME` or `NAME:PORT`, of which a connection uses one: the one with the
+    /// socket's address if it is among them, else the first that can be used. An item may also have
+    /// several, separated by commas. None may be named twice. An empty list leaves the choice to the
+    /// socket's address. It replaces [`device`](Self::device). `TRESPASS_DEV` overrides it.
+    ///
+    /// ```
+    /// use trespass::Builder;
+    ///
+    /// let config = Builder::new().devices(["mlx5_0:1", "mlx5_1:1"]).build()?;
+    /// let of_a_file = Builder::new().devices(["mlx5_0:1,mlx5_1:1"]).build()?;
+    /// assert_eq!(config, of_a_file);
+    ///
+    /// let error = Builder::new().devices(["mlx5_0:1", "mlx5_0"]).build().unwrap_err();
+    /// assert!(error.to_string().contains("leave out mlx5_0, since mlx5_0:1 is named before it"));
+    /// # Ok::<(), trespass::ConfigError>(())
+    /// ```
+    #[must_use]
+    pub fn devices<S: AsRef<str>>(mut self, devices: impl IntoIterator<Item = S>) -> Self {
+        let items: Vec<S> = devices.into_iter().collect();
+        let list = items.iter().map(AsRef::as_ref).collect::<Vec<_>>().join(",");
+        (self.device, self.devices) = (None, (!items.is_empty()).then_some(list));
         self
     }
 
@@ -340,14 +365,18 @@ impl Builder {
 
     /// [`Self::build`] with the given environment.
     pub(crate) fn build_in(self, environment: &Environment) -> Result<Config, ConfigError> {
-        let Self { mut config, device, eager_max, slot_size } = self;
+        let Self { mut config, device, devices, eager_max, slot_size } = self;
         config.slots_are_chosen |= slot_size.is_some();
         config.slot_size =
             slot_size.unwrap_or(if config.srq { parameters::SHARED_SLOT } else { parameters::SLOT });
         config.eager_max = eager_max.unwrap_or_else(|| config.suitable_eager_max());
-        config.device = device.map(|text| DeviceName::parse("device", &text)).transpose()?;
-        if let Some(device) = &environment.device {
-            config.device = Some(device.clone());
+        if let Some(text) = device {
+            config.devices = vec![DeviceName::parse("device", &text)?];
+        } else if let Some(text) = devices {
+            config.devices = DeviceName::parse_list("devices", &text)?;
+        }
+        if !environment.devices.is_empty() {
+            config.devices.clone_from(&environment.devices);
         }
         config.gid_index = environment.gid_index.or(config.gid_index);
         if let Some(policy) = environment.transport {

@@ -183,7 +183,9 @@ fn bootstrap(c: &Config) -> CheckResult {
             (bound, format!("leave it out{}, or choose Bootstrap::Tcp", variable(name)))
         })
     };
-    by_route("device", c.device.as_ref().map(ToString::to_string))?;
+    let devices: Vec<_> = c.devices.iter().map(ToString::to_string).collect();
+    let name = if devices.len() > 1 { "devices" } else { "device" };
+    by_route(name, (!devices.is_empty()).then(|| devices.join(",")))?;
     by_route("gid_index", c.gid_index.map(|index| index.to_string()))?;
     by_route("path_mtu", c.path_mtu.map(|mtu| mtu.to_string()))?;
     let differs = |own: u8, start: u8| (own != start).then(|| own.to_string());
@@ -194,7 +196,7 @@ fn bootstrap(c: &Config) -> CheckResult {
 /// The environment variable that overrides a parameter.
 fn variable(name: &str) -> String {
     match name {
-        "device" => format!(", and unset {DEVICE}"),
+        "device" | "devices" => format!(", and unset {DEVICE}"),
         "gid_index" => format!(", and unset {GID_INDEX}"),
         _ => String::new(),
     }

@@ -50,7 +50,8 @@ pub struct Config {
     pub(crate) bootstrap: Bootstrap,
     pub(crate) policy: Policy,
     pub(crate) policy_of_environment: bool,
-    pub(crate) device: Option<DeviceName>,
+    /// In the program's order; empty for the device with the socket's address.
+    pub(crate) devices: Vec<DeviceName>,
     pub(crate) gid_index: Option<u8>,
     pub(crate) path_mtu: Option<u16>,
     pub(crate) traffic_class: u8,
@@ -150,7 +151,7 @@ impl Default for Config {
             bootstrap: Bootstrap::Tcp,
             policy: Policy::Auto,
             policy_of_environment: false,
-            device: None,
+            devices: Vec::new(),
             gid_index: None,
             path_mtu: None,
             traffic_class: 0,
