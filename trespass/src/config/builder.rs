@@ -272,8 +272,8 @@ impl Builder {
     /// # Ok::<(), trespass::ConfigError>(())
     /// ```
     #[must_use]
-    pub fn devices<S: AsRef<str>>(mut self, devices: impl IntoIterator<Item = S>) -> Self {
-        let items: Vec<S> = devices.into_iter().collect();
+    pub fn devices(mut self, devices: impl IntoIterator<Item = impl AsRef<str>>) -> Self {
+        let items: Vec<_> = devices.into_iter().collect();
         let list = items.iter().map(AsRef::as_ref).collect::<Vec<_>>().join(",");
         (self.device, self.devices) = (None, (!items.is_empty()).then_some(list));
         self
