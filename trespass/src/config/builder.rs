@@ -216,6 +216,9 @@ setters! {
     /// The interval at which connection statistics are logged: at least 1 s. `None` logs none.
     /// Default: 20 s.
     trace_interval: Option<Duration>;
+    /// The port at which [`bind_configured`](Self::bind_configured) listens; 0 lets the system choose
+    /// one. Default: 59999.
+    port: u16;
     /// The backlog of a listener: 1 to 65535. The system may lower it, and connections that wait to
     /// be accepted are at most an eighth of the process's limit of descriptors. Other clients wait.
     /// When the backlog has been full for a second, they are told
@@ -276,6 +279,37 @@ impl Builder {
         let items: Vec<_> = devices.into_iter().collect();
         let list = items.iter().map(AsRef::as_ref).collect::<Vec<_>>().join(",");
         (self.device, self.devices) = (None, (!items.is_empty()).then_some(list));
+        self
+    }
+
+    /// The host, a name or an IP address, at which [`bind_configured`](Self::bind_configured) listens,
+    /// and from which a client connects. A wildcard address (`0.0.0.0`, `::`) leaves a client's address
+    /// to the system's routes. A name is looked up for each connect. Not together with
+    /// [`bind_interface`](Self::bind_interface). Default: none.
+    #[must_use]
+    pub fn bind_host(mut self, host: impl Into<String>) -> Self {
+        self.config.bind_host = Some(host.into());
+        self
+    }
+
+    /// The network interface, such as `ib0`, at whose address
+    /// [`bind_configured`](Self::bind_configured) listens, and from which a client connects. With IP
+    /// over InfiniBand this also names the device ([`device`](Self::device)). A listener prefers an
+    /// IPv4 address, then one that is not link-local; a client needs one of the peer's family. Not
+    /// together with [`bind_host`](Self::bind_host). Default: none.
+    #[must_use]
+    pub fn bind_interface(mut self, interface: impl Into<String>) -> Self {
+        self.config.bind_interface = Some(interface.into());
+        self
+    }
+
+    /// The host, a name or an IP address, that a listener tells its clients
+    /// ([`Listener::advertised_addr`](crate::Listener::advertised_addr)). Set it where the clients'
+    /// name for this host is another one than the system's. Default: the address of the listener, or
+    /// the system's host name if it listens at all addresses.
+    #[must_use]
+    pub fn hostname(mut self, hostname: impl Into<String>) -> Self {
+        self.config.hostname = Some(hostname.into());
         self
     }
 

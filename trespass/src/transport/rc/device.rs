@@ -6,11 +6,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use sideway::ibverbs::address::GidEntry;
 use sideway::ibverbs::connect::{ChoosePathError, LocalPath};
 use sideway::ibverbs::device::{DeviceList, FindDeviceError, TransportType};
 use sideway::ibverbs::device_context::DeviceContext;
 use sideway::ibverbs::event::{AsyncElement, AsyncEventType, AsyncEvents};
 use sideway::ibverbs::protection_domain::ProtectionDomain;
+use sideway::topology::Topology;
 
 use super::resources::{lacking, no_device};
 use crate::config::environment::DeviceName;
@@ -293,6 +295,34 @@ pub(crate) fn find(
     }?;
     cache.ports.push(CachedPort { query, port: port.clone(), at: Instant::now() });
     Ok(port)
+}
+
+/// The GIDs of a named device's port as IP addresses, the chosen one first, and the names of its
+/// network interfaces. A GID need not be an address of this host.
+pub(crate) fn port_addresses(
+    name: &DeviceName,
+    gid_index: Option<u8>,
+) -> Result<(Vec<IpAddr>, Vec<String>), Unavailable> {
+    let anywhere = (Ipv4Addr::UNSPECIFIED, 0).into();
+    let DevicePort { device, path } = find(anywhere, std::slice::from_ref(name), gid_index)?;
+    let table = device.context.query_gid_table().map_err(|error| device.lacks(Cause::NoGid, &error))?;
+    let own = table.iter().filter(|entry| entry.port_num() == path.port_num().into());
+    let gids = path.gid().into_iter().chain(own.clone().map(GidEntry::gid));
+    let mut netdevs: Vec<String> = own.filter_map(|entry| entry.netdev_name().ok()).collect();
+    if let Some(known) = Topology::read().device(&device.name)
+        && let Some(port) = known.ports.iter().find(|port| port.port_num == path.port_num())
+    {
+        // The interface above a bond or a bridge has the addresses.
+        netdevs.extend(
+            port.netdevs
+                .iter()
+                .flat_map(|netdev| [Some(netdev.name.clone()), netdev.master.clone()])
+                .flatten(),
+        );
+    }
+    netdevs.sort();
+    netdevs.dedup();
+    Ok((gids.map(|gid| Ipv6Addr::from(gid).to_canonical()).collect(), netdevs))
 }
 
 fn port_by_name(

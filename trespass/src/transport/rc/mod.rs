@@ -50,7 +50,7 @@ mod wr_id;
 pub(crate) use cm_queue_pair::CmQueuePair;
 pub(crate) use control_channel::CmControl;
 pub(crate) use cq_dispatcher::{CqSlot, WorkCompletion, WorkerCq};
-pub(crate) use device::{RdmaDevice, find, named_device};
+pub(crate) use device::{RdmaDevice, find, named_device, port_addresses};
 pub(crate) use draining::{Drainer, Draining, set_drainer};
 pub(crate) use driver::RcDriver;
 pub(crate) use path::{QpParameters, RcPath};

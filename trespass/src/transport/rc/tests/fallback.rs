@@ -8,9 +8,8 @@ use crate::handshake::Side as Which;
 use crate::wire::Cause;
 
 fn find_named(name: &str, port: Option<u8>, gid_index: Option<u8>) -> Result<String, Unavailable> {
-    let device = DeviceName { name: name.to_owned(), port };
     let local = "127.0.0.1:1".parse().expect("an address");
-    find(local, &[device], gid_index).map(|place| place.describe())
+    find(local, &[named(name, port)], gid_index).map(|place| place.describe())
 }
 
 #[test]
@@ -63,6 +62,29 @@ fn of_several_names_the_one_with_the_address_or_the_first_usable_is_taken() {
     let error = find_among("127.0.0.1:1", "soft0:7,mlx5_9").expect_err("none of both exists");
     assert_eq!(error.cause, Cause::DeviceNotFound);
     assert!(error.detail.contains("port 7") && error.detail.contains("`mlx5_9`"), "{}", error.detail);
+}
+
+/// The only device of a configuration gives its listener's address.
+#[test]
+#[cfg_attr(miri, ignore = "opens sockets")]
+fn a_single_device_names_the_address_of_a_listener() {
+    let _guard = serialize();
+    let builder = config().device("soft0:1").port(0);
+    let path =
+        find("0.0.0.0:0".parse().expect("an address"), &[named("soft0", Some(1))], None).expect("soft0");
+    let gid = path.path.gid().and_then(|gid| gid.to_ipv4_mapped()).expect("soft0 prefers an IPv4 address");
+    let addresses = builder.build().expect("valid").bind_addrs().expect("known");
+    assert_eq!(addresses, [(gid, 0).into()]);
+    let error = config().device("soft0:7").bind_configured().map(drop).expect_err("soft0 has no such port");
+    let text = error.to_string();
+    assert!(
+        text.starts_with("the address of device soft0:7 is unknown: ") && text.contains("port 7"),
+        "{text}"
+    );
+}
+
+fn named(name: &str, port: Option<u8>) -> DeviceName {
+    DeviceName { name: name.to_owned(), port }
 }
 
 /// Checks that both sides fall back to TCP and that no queue pair is left. Returns the reasons of
