@@ -306,7 +306,7 @@ pub(crate) fn port_addresses(
     let anywhere = (Ipv4Addr::UNSPECIFIED, 0).into();
     let DevicePort { device, path } = find(anywhere, std::slice::from_ref(name), gid_index)?;
     let table = device.context.query_gid_table().map_err(|error| device.lacks(Cause::NoGid, &error))?;
-    let own = table.iter().filter(|entry| entry.port_num() == path.port_num().into());
+    let own = table.iter().filter(|entry| entry.port_num() == u32::from(path.port_num()));
     let gids = path.gid().into_iter().chain(own.clone().map(GidEntry::gid));
     let mut netdevs: Vec<String> = own.filter_map(|entry| entry.netdev_name().ok()).collect();
     if let Some(known) = Topology::read().device(&device.name)
