@@ -100,6 +100,7 @@ pub mod provider;
 pub mod rdmacm;
 #[cfg(feature = "tokio")]
 pub mod tokio;
+pub mod topology;
 
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]

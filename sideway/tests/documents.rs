@@ -272,7 +272,7 @@ fn exists(test: &str) -> bool {
     match suite {
         "device" => function("sideway/tests/device"),
         "fake" => function("sideway/tests/fake"),
-        "sideway" => function("sideway/tests"),
+        "sideway" => function("sideway/tests") || function("sideway/src"),
         "conformance" => function("conformance/src/cases"),
         "examples" => function("examples/tests"),
         "vendor" => function("examples/vendor/tests"),

@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use crate::config::ConfigError;
 use crate::handshake::HandshakeError;
@@ -20,6 +20,9 @@ pub enum ConnectError {
         "the address cannot be resolved: {0}; give `HOST:PORT`, or both apart as `(HOST, PORT)`: a host has no port in it"
     )]
     Resolve(#[source] io::Error),
+    /// The local address that the configuration names cannot be used.
+    #[error(transparent)]
+    LocalAddress(#[from] LocalAddressError),
     /// TCP did not connect.
     #[error("TCP did not connect to {address}: {source}{}", NoInterface(*.address))]
     Tcp {
@@ -69,6 +72,7 @@ impl ConnectError {
     pub fn kind(&self) -> io::ErrorKind {
         match self {
             Self::Config(_) => io::ErrorKind::InvalidInput,
+            Self::LocalAddress(source) => source.kind(),
             Self::Resolve(source)
             | Self::Tcp { source, .. }
             | Self::RdmaCm { source, .. }
@@ -82,6 +86,82 @@ impl ConnectError {
 impl From<ConnectError> for io::Error {
     fn from(error: ConnectError) -> Self {
         Self::new(error.kind(), error)
+    }
+}
+
+/// Why the local address that a configuration names cannot be used
+/// ([`Builder::bind_host`](crate::Builder::bind_host),
+/// [`Builder::bind_interface`](crate::Builder::bind_interface), and the address of a single
+/// [device](crate::Builder::device)).
+#[derive(thiserror::Error)]
+#[non_exhaustive]
+pub enum LocalAddressError {
+    /// No interface of this name has an address.
+    #[error(
+        "no network interface `{name}` has an address; those that have one are {}: correct `bind_interface`, or give it one (`ip addr add`)",
+        .known.join(", ")
+    )]
+    Interface {
+        /// The name that was asked for.
+        name: String,
+        /// The interfaces of this host that have addresses, sorted.
+        known: Vec<String>,
+    },
+    /// The host does not resolve.
+    #[error("`bind_host` = `{host}` cannot be resolved: {source}; give an IP address of this host")]
+    Host {
+        /// The name or address that was asked for.
+        host: String,
+        /// The resolver's error.
+        source: io::Error,
+    },
+    /// The address of the only device is unknown.
+    #[error("the address of device {device} is unknown: {reason}; set `bind_host` or `bind_interface`")]
+    Device {
+        /// The device, `NAME` or `NAME:PORT`.
+        device: String,
+        /// What the device or its interface lacks.
+        reason: String,
+    },
+    /// A client's interface or host has no address of the peer's family.
+    #[error(
+        "`{name}` has no {} address, and the peer is {peer}: connect to another address of the peer, or correct \
+         `bind_interface` or `bind_host`",
+        if .peer.is_ipv4() { "IPv4" } else { "IPv6" }
+    )]
+    Family {
+        /// The interface or host.
+        name: String,
+        /// The peer's address.
+        peer: SocketAddr,
+    },
+    /// A client's socket cannot be bound to the address.
+    #[error("cannot connect from {local}: {source}; `bind_host` must be an address of this host (`ip addr`)")]
+    Bind {
+        /// The local address.
+        local: IpAddr,
+        /// The system's error.
+        source: io::Error,
+    },
+}
+
+debug_as_text!(LocalAddressError);
+
+impl LocalAddressError {
+    /// The kind that `std::net` uses for such an error.
+    pub fn kind(&self) -> io::ErrorKind {
+        match self {
+            Self::Host { source, .. } | Self::Bind { source, .. } => source.kind(),
+            Self::Interface { .. } | Self::Device { .. } | Self::Family { .. } => {
+                io::ErrorKind::AddrNotAvailable
+            }
+        }
+    }
+}
+
+impl From<LocalAddressError> for io::Error {
+    fn from(error: LocalAddressError) -> Self {
+        ConnectError::from(error).into()
     }
 }
 
@@ -123,7 +203,19 @@ mod tests {
     use crate::wire::{Cause, Unavailable};
     use crate::wire::{Kind, RejectReason};
 
-    const ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 7);
+    const ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 7);
+
+    fn local_address_errors() -> [LocalAddressError; 5] {
+        use LocalAddressError as E;
+        let source = || io::ErrorKind::AddrNotAvailable.into();
+        [
+            E::Interface { name: "ib9".into(), known: vec!["eth0".into(), "lo".into()] },
+            E::Host { host: "nowhere".into(), source: source() },
+            E::Device { device: "mlx5_0:1".into(), reason: "its interface ib0 has no address".into() },
+            E::Family { name: "ib0".into(), peer: ADDRESS },
+            E::Bind { local: ADDRESS.ip(), source: source() },
+        ]
+    }
 
     fn handshake_errors() -> Vec<(HandshakeError, io::ErrorKind)> {
         use HandshakeError as E;
@@ -175,7 +267,8 @@ mod tests {
         let told = [buffers::NO_BLOCK, pool::DOES_NOT_GROW, closing::LINGER_EXPIRED];
         messages.extend(told.map(str::to_owned));
         messages.extend([backlog::busy_text(2, false), listening::NO_PLACE.to_owned()]);
-        assert_eq!(messages.len(), 20);
+        messages.extend(local_address_errors().map(|error| error.to_string()));
+        assert_eq!(messages.len(), 25);
         for message in &messages {
             assert!(headings.iter().any(|heading| message.contains(heading)), "{message}");
         }
@@ -215,6 +308,9 @@ mod tests {
         let config = || ConfigError::new("rx_slots", "3", "at least 16", "set 16");
         assert_eq!(io::Error::from(config()).kind(), io::ErrorKind::InvalidInput);
         assert_eq!(io::Error::from(ConnectError::from(config())).kind(), io::ErrorKind::InvalidInput);
+        for error in local_address_errors() {
+            assert_eq!(io::Error::from(error).kind(), K::AddrNotAvailable);
+        }
         let refused = || io::ErrorKind::ConnectionRefused.into();
         let tcp = ConnectError::Tcp { address: ADDRESS, source: refused() };
         assert_eq!(io::Error::from(tcp).kind(), io::ErrorKind::ConnectionRefused);

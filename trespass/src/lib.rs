@@ -270,7 +270,7 @@ pub use api::{
     SeqPacket, Stream, Worker, WorkerWaker, WriteHalf,
 };
 pub use config::{Bootstrap, Builder, Config, ConfigError};
-pub use error::ConnectError;
+pub use error::{ConnectError, LocalAddressError};
 pub use handshake::{FallbackReason, HandshakeError, HandshakeStep, Side, Transport};
 pub use pool::{Block, Pool, PoolConfig, PoolError, PoolStats};
 pub use session::buffers::{Completion, Part, Progress, RecvBuf, SendRefused, Ticket};

@@ -65,9 +65,15 @@ fn build_and_tell() {
 
 #[test]
 fn the_environment_counts() {
-    let variables = [("TRESPASS_DEV", "soft0:2"), ("TRESPASS_GID_INDEX", "3"), ("TRESPASS_TRANSPORT", "tcp")];
+    let variables =
+        [("TRESPASS_DEV", "soft0:2,soft1"), ("TRESPASS_GID_INDEX", "3"), ("TRESPASS_TRANSPORT", "tcp")];
     let config = built_with(&variables);
-    for part in ["name: \"soft0\"", "port: Some(2)", "gid_index: Some(3)", "policy: TcpOnly"] {
+    for part in [
+        "name: \"soft0\", port: Some(2)",
+        "name: \"soft1\", port: None",
+        "gid_index: Some(3)",
+        "policy: TcpOnly",
+    ] {
         assert!(config.contains(part), "{part}: {config}");
     }
     let config = built_with(&[("TRESPASS_CONTROL_KEEPALIVE", "0")]);
@@ -75,7 +81,7 @@ fn the_environment_counts() {
     let config = built_with(&[("TRESPASS_EXIT_TIMEOUT", "300")]);
     assert!(config.contains(" exit_timeout: 300ms"), "{config}");
     let config = built_with(&[]);
-    for part in ["device: None", "gid_index: None", "policy: Auto", "exit_timeout: 10s"] {
+    for part in ["devices: []", "gid_index: None", "policy: Auto", "exit_timeout: 10s"] {
         assert!(config.contains(part), "{part}: {config}");
     }
 }

@@ -277,6 +277,10 @@ c_flags! {
 pub struct EffectiveSpeed(u64);
 
 impl EffectiveSpeed {
+    pub(crate) const fn from_hundreds_of_mbps(speed: u64) -> Self {
+        Self(speed)
+    }
+
     /// The speed in units of 100 Mb/s, as the library reports it.
     pub const fn hundreds_of_mbps(self) -> u64 {
         self.0

@@ -104,7 +104,8 @@ const char *trespass_version(void);
 typedef struct trespass_options {
 	/* sizeof(trespass_options) of the program; TRESPASS_OPTIONS_INIT sets it. */
 	size_t size;
-	/* The RDMA device, "NAME" or "NAME:PORT"; NULL for the one of the address. */
+	/* The RDMA device, "NAME" or "NAME:PORT", or several separated by commas; NULL for the one of
+	 * the address. */
 	const char *device;
 	/* Up to 1024 bytes for the peer's program (trespass_peer_user_data). */
 	const void *user_data;

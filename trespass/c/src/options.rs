@@ -16,7 +16,7 @@ use crate::error::CallFailure;
 pub struct COptions {
     /// Bytes of the struct as the program knows it.
     pub size: usize,
-    /// `Builder::device`; null for none.
+    /// `Builder::devices`, separated by commas; null for none.
     pub device: *const c_char,
     /// `Builder::user_data`.
     pub user_data: *const c_void,
@@ -194,7 +194,8 @@ impl COptions {
         let mut builder = set_numbers(Builder::new(), &self.numbers)?;
         if !self.device.is_null() {
             // SAFETY: the pointer has what this function demands of its caller.
-            builder = builder.device(unsafe { text("device", self.device) }?);
+            let device = unsafe { text("device", self.device) }?;
+            builder = if device.contains(',') { builder.devices([device]) } else { builder.device(device) };
         }
         // SAFETY: the pointer has what this function demands of its caller.
         let user_data = unsafe { bytes("user_data", self.user_data, self.user_data_length) }?;

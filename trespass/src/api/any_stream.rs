@@ -245,12 +245,10 @@ impl Config {
         for address in addr.to_socket_addrs().map_err(ConnectError::Resolve)? {
             match self.connect(address) {
                 Ok(stream) => return Ok(AnyStream::Trespass(stream)),
-                Err(error) if self.may_connect_plain(address, &error) => {
-                    match TcpStream::connect_timeout(&address, self.handshake_deadline) {
-                        Ok(stream) => return Ok(AnyStream::Plain(stream)),
-                        Err(source) => last = Some(ConnectError::Tcp { address, source }.into()),
-                    }
-                }
+                Err(error) if self.may_connect_plain(address, &error) => match self.connect_tcp(address) {
+                    Ok(stream) => return Ok(AnyStream::Plain(stream)),
+                    Err(error) => last = Some(error.into()),
+                },
                 Err(error) => last = Some(error),
             }
         }

@@ -1,7 +1,7 @@
 //! [`Config`] and [`Builder`] methods that make connections and listeners.
 
 use std::io;
-use std::net::{TcpListener, ToSocketAddrs};
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::time::Duration;
 
 use super::listener::Listener;
@@ -9,7 +9,8 @@ use super::seq_packet::SeqPacket;
 use super::stream::Stream;
 use crate::config::{Builder, Config};
 #[expect(unused_imports, reason = "the documentation names it")]
-use crate::error::ConnectError;
+use crate::error::{ConnectError, LocalAddressError};
+use crate::session::local_address::advertised;
 use crate::session::timeouts::checked_timeout;
 use crate::wire::Kind;
 
@@ -50,6 +51,16 @@ impl Builder {
     pub fn bind(self, addr: impl ToSocketAddrs) -> io::Result<Listener> {
         self.build()?.bind(addr)
     }
+
+    /// Listens where the configuration says: [`build`](Self::build), then
+    /// [`Config::bind_configured`].
+    ///
+    /// # Errors
+    ///
+    /// Those of both.
+    pub fn bind_configured(self) -> io::Result<Listener> {
+        self.build()?.bind_configured()
+    }
 }
 
 impl Config {
@@ -80,6 +91,54 @@ impl Config {
     /// A [`ConnectError`] as an [`io::Error`] of the kind that [`std::net`] uses.
     pub fn bind(&self, addr: impl ToSocketAddrs) -> io::Result<Listener> {
         Listener::new(self.listen(addr)?, self)
+    }
+
+    /// Listens at the configured [port](Builder::port) of the first of
+    ///
+    /// 1. [`Builder::bind_host`],
+    /// 2. the address of [`Builder::bind_interface`],
+    /// 3. the address of the device, if exactly one is configured ([`Builder::device`],
+    ///    `TRESPASS_DEV`): of its GID or its network interface,
+    /// 4. all IPv4 addresses (`0.0.0.0`).
+    ///
+    /// [`bind_addrs`](Self::bind_addrs) has the same for a [`Worker`](crate::Worker) and for the
+    /// listeners of tasks.
+    ///
+    /// ```
+    /// use trespass::Builder;
+    ///
+    /// let builder = Builder::new().bind_host("127.0.0.1").port(0);
+    /// let listener = builder.clone().hostname("localhost").bind_configured()?;
+    /// let told_to_clients = listener.advertised_addr();
+    /// assert!(told_to_clients.starts_with("localhost:"));
+    /// let stream = builder.connect(&*told_to_clients)?;
+    /// assert!(stream.local_addr()?.ip().is_loopback());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`bind_addrs`](Self::bind_addrs) and of [`bind`](Self::bind).
+    pub fn bind_configured(&self) -> io::Result<Listener> {
+        self.bind(&self.bind_addrs()?[..])
+    }
+
+    /// The addresses at which [`bind_configured`](Self::bind_configured) listens: one, or those of a
+    /// host name. The first that can be bound is used.
+    ///
+    /// # Errors
+    ///
+    /// A [`LocalAddressError`] within a [`ConnectError`], as an [`io::Error`]: the host name does not
+    /// resolve, no interface has the name and an address, or the address of the device is unknown.
+    pub fn bind_addrs(&self) -> io::Result<Vec<SocketAddr>> {
+        Ok(self.configured_addresses()?)
+    }
+
+    /// What the clients of a listener at `local` connect to, as `HOST:PORT`
+    /// ([`Listener::advertised_addr`]), for a [`Worker`](crate::Worker) and for the listeners of tasks.
+    #[must_use]
+    pub fn advertised_addr(&self, local: SocketAddr) -> String {
+        advertised(self.hostname.as_deref(), local)
     }
 
     /// Listens with a socket that already listens, for example one that a service manager or a parent

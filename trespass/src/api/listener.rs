@@ -16,6 +16,7 @@ use crate::session::acceptor::Acceptor;
 use crate::session::backlog::{AcceptedClient, Backlog, ClientKind};
 use crate::session::connection::Connection;
 use crate::session::listening::Listening;
+use crate::session::local_address::advertised;
 use crate::session::readiness::Until;
 use crate::session::service::ServiceTask;
 use crate::session::timeouts::checked_timeout;
@@ -60,6 +61,7 @@ pub struct Listener {
     task: ServiceTask<Listening>,
     backlog: Arc<Backlog>,
     local: SocketAddr,
+    hostname: Option<String>,
     is_nonblocking: AtomicBool,
     timeout: Mutex<Option<Duration>>,
 }
@@ -81,7 +83,8 @@ impl Listener {
         let pool = pool_of(config)?;
         let task =
             ServiceTask::start(|place| Listening::new(acceptor, config, pool, backlog.clone(), place))?;
-        Ok(Self { task, backlog, local, is_nonblocking: AtomicBool::new(false), timeout: Mutex::new(None) })
+        let (hostname, is_nonblocking) = (config.hostname.clone(), AtomicBool::new(false));
+        Ok(Self { task, backlog, local, hostname, is_nonblocking, timeout: Mutex::new(None) })
     }
 
     /// The address of the listener.
@@ -91,6 +94,13 @@ impl Listener {
     /// None. The method returns a result because the one of [`std::net::TcpListener`] does.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         Ok(self.local)
+    }
+
+    /// What clients connect to, as `HOST:PORT`, for the program to publish. The host is
+    /// [`Builder::hostname`], otherwise the address of the listener. If it listens at all addresses,
+    /// the host is the system's host name, or an address of this host if that has no name.
+    pub fn advertised_addr(&self) -> String {
+        advertised(self.hostname.as_deref(), self.local)
     }
 
     /// Sets whether accepting returns [`WouldBlock`](io::ErrorKind::WouldBlock) instead of waiting.

@@ -29,17 +29,18 @@ use crate::wire::Policy;
 ///
 /// # The environment
 ///
-/// Environment variables override the program: `TRESPASS_DEV` (`NAME` or `NAME:PORT`),
-/// `TRESPASS_GID_INDEX`, `TRESPASS_TRANSPORT` (`auto`, `rdma` or `tcp`), `TRESPASS_PROBE_TIMEOUT`
-/// (milliseconds; it raises [`handshake_deadline`](Self::handshake_deadline) to twice that),
-/// `TRESPASS_CONTROL_KEEPALIVE` (milliseconds; 0 is `None`) and `TRESPASS_EXIT_TIMEOUT`
-/// (milliseconds).
+/// Environment variables override the program: `TRESPASS_DEV` (`NAME` or `NAME:PORT`, or several of
+/// them separated by commas), `TRESPASS_GID_INDEX`, `TRESPASS_TRANSPORT` (`auto`, `rdma` or `tcp`),
+/// `TRESPASS_PROBE_TIMEOUT` (milliseconds; it raises
+/// [`handshake_deadline`](Self::handshake_deadline) to twice that), `TRESPASS_CONTROL_KEEPALIVE`
+/// (milliseconds; 0 is `None`) and `TRESPASS_EXIT_TIMEOUT` (milliseconds).
 /// `TRESPASS_LOG` (`off`, `error`, `warn`, `info`, `debug` or `trace`) writes log events to standard
 /// error, unless the program has set a `tracing` subscriber. An invalid value is an error too.
 #[derive(Clone, Debug, Default)]
 pub struct Builder {
     config: Config,
     device: Option<String>,
+    devices: Option<String>,
     eager_max: Option<u32>,
     slot_size: Option<u32>,
 }
@@ -215,6 +216,9 @@ setters! {
     /// The interval at which connection statistics are logged: at least 1 s. `None` logs none.
     /// Default: 20 s.
     trace_interval: Option<Duration>;
+    /// The port at which [`bind_configured`](Self::bind_configured) listens; 0 lets the system choose
+    /// one. Default: 59999.
+    port: u16;
     /// The backlog of a listener: 1 to 65535. The system may lower it, and connections that wait to
     /// be accepted are at most an eighth of the process's limit of descriptors. Other clients wait.
     /// When the backlog has been full for a second, they are told
@@ -246,11 +250,66 @@ impl Builder {
         Self::default()
     }
 
-    /// The device, `NAME` or `NAME:PORT`, instead of the one with the socket's address.
-    /// `TRESPASS_DEV` overrides it.
+    /// The device, `NAME` or `NAME:PORT`, instead of the one with the socket's address. It replaces
+    /// [`devices`](Self::devices). `TRESPASS_DEV` overrides it.
     #[must_use]
     pub fn device(mut self, device: impl Into<String>) -> Self {
-        self.device = Some(device.into());
+        (self.device, self.devices) = (Some(device.into()), None);
+        self
+    }
+
+    /// The devices, each `NAME` or `NAME:PORT`, of which a connection uses one: the one with the
+    /// socket's address if it is among them, else the first that can be used. An item may also have
+    /// several, separated by commas. None may be named twice. An empty list leaves the choice to the
+    /// socket's address. It replaces [`device`](Self::device). `TRESPASS_DEV` overrides it.
+    ///
+    /// ```
+    /// use trespass::Builder;
+    ///
+    /// let config = Builder::new().devices(["mlx5_0:1", "mlx5_1:1"]).build()?;
+    /// let of_a_file = Builder::new().devices(["mlx5_0:1,mlx5_1:1"]).build()?;
+    /// assert_eq!(config, of_a_file);
+    ///
+    /// let error = Builder::new().devices(["mlx5_0:1", "mlx5_0"]).build().unwrap_err();
+    /// assert!(error.to_string().contains("leave out mlx5_0, since mlx5_0:1 is named before it"));
+    /// # Ok::<(), trespass::ConfigError>(())
+    /// ```
+    #[must_use]
+    pub fn devices(mut self, devices: impl IntoIterator<Item = impl AsRef<str>>) -> Self {
+        let items: Vec<_> = devices.into_iter().collect();
+        let list = items.iter().map(AsRef::as_ref).collect::<Vec<_>>().join(",");
+        (self.device, self.devices) = (None, (!items.is_empty()).then_some(list));
+        self
+    }
+
+    /// The host, a name or an IP address, at which [`bind_configured`](Self::bind_configured) listens,
+    /// and from which a client connects. A wildcard address (`0.0.0.0`, `::`) leaves a client's address
+    /// to the system's routes. A name is looked up for each connect. Not together with
+    /// [`bind_interface`](Self::bind_interface). Default: none.
+    #[must_use]
+    pub fn bind_host(mut self, host: impl Into<String>) -> Self {
+        self.config.bind_host = Some(host.into());
+        self
+    }
+
+    /// The network interface, such as `ib0`, at whose address
+    /// [`bind_configured`](Self::bind_configured) listens, and from which a client connects. With IP
+    /// over InfiniBand this also names the device ([`device`](Self::device)). A listener prefers an
+    /// IPv4 address, then one that is not link-local; a client needs one of the peer's family. Not
+    /// together with [`bind_host`](Self::bind_host). Default: none.
+    #[must_use]
+    pub fn bind_interface(mut self, interface: impl Into<String>) -> Self {
+        self.config.bind_interface = Some(interface.into());
+        self
+    }
+
+    /// The host, a name or an IP address, that a listener tells its clients
+    /// ([`Listener::advertised_addr`](crate::Listener::advertised_addr)). Set it where the clients'
+    /// name for this host is another one than the system's. Default: the address of the listener, or
+    /// the system's host name if it listens at all addresses.
+    #[must_use]
+    pub fn hostname(mut self, hostname: impl Into<String>) -> Self {
+        self.config.hostname = Some(hostname.into());
         self
     }
 
@@ -340,14 +399,18 @@ impl Builder {
 
     /// [`Self::build`] with the given environment.
     pub(crate) fn build_in(self, environment: &Environment) -> Result<Config, ConfigError> {
-        let Self { mut config, device, eager_max, slot_size } = self;
+        let Self { mut config, device, devices, eager_max, slot_size } = self;
         config.slots_are_chosen |= slot_size.is_some();
         config.slot_size =
             slot_size.unwrap_or(if config.srq { parameters::SHARED_SLOT } else { parameters::SLOT });
         config.eager_max = eager_max.unwrap_or_else(|| config.suitable_eager_max());
-        config.device = device.map(|text| DeviceName::parse("device", &text)).transpose()?;
-        if let Some(device) = &environment.device {
-            config.device = Some(device.clone());
+        if let Some(text) = device {
+            config.devices = vec![DeviceName::parse("device", &text)?];
+        } else if let Some(text) = devices {
+            config.devices = DeviceName::parse_list("devices", &text)?;
+        }
+        if !environment.devices.is_empty() {
+            config.devices.clone_from(&environment.devices);
         }
         config.gid_index = environment.gid_index.or(config.gid_index);
         if let Some(policy) = environment.transport {

@@ -2,6 +2,7 @@
 //! them.
 
 use std::fmt::Debug;
+use std::net::{IpAddr, Ipv6Addr};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -37,6 +38,7 @@ pub(super) fn check(config: &Config) -> CheckResult {
     route(config)?;
     bootstrap(config)?;
     times(config)?;
+    addresses(config)?;
     listening(config)
 }
 
@@ -183,7 +185,9 @@ fn bootstrap(c: &Config) -> CheckResult {
             (bound, format!("leave it out{}, or choose Bootstrap::Tcp", variable(name)))
         })
     };
-    by_route("device", c.device.as_ref().map(ToString::to_string))?;
+    let devices: Vec<_> = c.devices.iter().map(ToString::to_string).collect();
+    let name = if devices.len() > 1 { "devices" } else { "device" };
+    by_route(name, (!devices.is_empty()).then(|| devices.join(",")))?;
     by_route("gid_index", c.gid_index.map(|index| index.to_string()))?;
     by_route("path_mtu", c.path_mtu.map(|mtu| mtu.to_string()))?;
     let differs = |own: u8, start: u8| (own != start).then(|| own.to_string());
@@ -194,7 +198,7 @@ fn bootstrap(c: &Config) -> CheckResult {
 /// The environment variable that overrides a parameter.
 fn variable(name: &str) -> String {
     match name {
-        "device" => format!(", and unset {DEVICE}"),
+        "device" | "devices" => format!(", and unset {DEVICE}"),
         "gid_index" => format!(", and unset {GID_INDEX}"),
         _ => String::new(),
     }
@@ -221,6 +225,36 @@ fn times(c: &Config) -> CheckResult {
         lasting("trace_interval", interval, Duration::from_secs(1)..=24 * HOUR)?;
     }
     Ok(())
+}
+
+fn addresses(c: &Config) -> CheckResult {
+    const HOST: &str = "a host name or an IP address, without a port";
+    for (name, value) in [("bind_host", &c.bind_host), ("hostname", &c.hostname)] {
+        let Some(host) = value else { continue };
+        must(is_host(host), name, format!("{host:?}"), || (HOST.into(), "the port is `port`".into()))?;
+    }
+    if let Some(host) = &c.hostname {
+        let is_wildcard = host.parse().is_ok_and(|ip: IpAddr| ip.is_unspecified());
+        must(!is_wildcard, "hostname", format!("{host:?}"), || {
+            ("one that clients can connect to".into(), "leave it out for the system's host name".into())
+        })?;
+    }
+    if let Some(interface) = &c.bind_interface {
+        must(!interface.is_empty(), "bind_interface", "\"\"", || {
+            ("a name of an interface".into(), "`ip addr` lists them; leave it out for all".into())
+        })?;
+        must(c.bind_host.is_none(), "bind_interface", format!("{interface:?}"), || {
+            ("left out, since bind_host says the address".into(), "set one of both".into())
+        })?;
+    }
+    Ok(())
+}
+
+/// Whether the text may be a host. A name has no colon, and an IPv6 address may name its interface.
+fn is_host(text: &str) -> bool {
+    let strange = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '/' | '[' | ']' | ',');
+    let ip = text.split_once('%').map_or(text, |(ip, _)| ip);
+    !text.is_empty() && !text.contains(strange) && (!text.contains(':') || ip.parse::<Ipv6Addr>().is_ok())
 }
 
 fn listening(c: &Config) -> CheckResult {

@@ -16,7 +16,7 @@ use tracing::level_filters::LevelFilter;
 use super::{ConfigError, secure};
 use crate::wire::Policy;
 
-/// The device: `NAME` or `NAME:PORT`.
+/// The devices: `NAME` or `NAME:PORT`, or several of them separated by commas.
 pub(crate) const DEVICE: &str = "TRESPASS_DEV";
 /// The index in the port's GID table: 0 to 255.
 pub(crate) const GID_INDEX: &str = "TRESPASS_GID_INDEX";
@@ -31,6 +31,9 @@ pub(crate) const EXIT_TIMEOUT: &str = "TRESPASS_EXIT_TIMEOUT";
 /// The log level of standard error: `off`, `error`, `warn`, `info`, `debug` or `trace`.
 pub(crate) const LOG: &str = "TRESPASS_LOG";
 
+/// The form of one device.
+const DEVICE_FORM: &str = "NAME or NAME:PORT, the port a number from 1 to 255";
+
 /// The maximum length of a device name. The kernel's limit is 63 too.
 const MAX_DEVICE_NAME: usize = 63;
 
@@ -44,22 +47,57 @@ pub(crate) struct DeviceName {
 impl DeviceName {
     /// Parses `NAME` or `NAME:PORT`. An error names `parameter`.
     pub(crate) fn parse(parameter: &'static str, text: &str) -> Result<Self, ConfigError> {
-        let refused = |remedy: &str| {
-            let bound = "NAME or NAME:PORT, the port a number from 1 to 255";
+        Self::parse_item(text).map_err(|remedy| {
+            let remedy = if text.contains(',') { "`devices` takes several" } else { remedy };
+            ConfigError::new(parameter, format!("{text:?}"), DEVICE_FORM, remedy)
+        })
+    }
+
+    /// Parses one or several of them, separated by commas. An error names `parameter`.
+    pub(crate) fn parse_list(parameter: &'static str, text: &str) -> Result<Vec<Self>, ConfigError> {
+        let refused = |remedy: String| {
+            let bound = format!("{DEVICE_FORM}, or several of them separated by commas");
             ConfigError::new(parameter, format!("{text:?}"), bound, remedy)
         };
+        let mut names: Vec<Self> = Vec::new();
+        for item in text.split(',') {
+            let name = Self::parse_item(item).map_err(|remedy| match item == text {
+                true => refused(remedy.to_owned()),
+                false => refused(format!("{item:?} is none; {remedy}")),
+            })?;
+            if let Some(same) = names.iter().find(|same| same.overlaps(&name)) {
+                return Err(refused(format!("leave out {name}, since {same} is named before it")));
+            }
+            names.push(name);
+        }
+        Ok(names)
+    }
+
+    /// An error is the remedy.
+    fn parse_item(text: &str) -> Result<Self, &'static str> {
         let (name, port) = match text.split_once(':') {
             None => (text, None),
             Some((name, port)) => match u8::from_str(port) {
                 Ok(port @ 1..) => (name, Some(port)),
-                _ => return Err(refused("ports count from 1, see `ibv_devinfo`")),
+                _ => return Err("ports count from 1, see `ibv_devinfo`"),
             },
         };
-        let strange = |c: char| c.is_whitespace() || c.is_control() || c == '/';
+        let strange = |c: char| c.is_whitespace() || c.is_control() || c == '/' || c == ',';
         if name.is_empty() || name.len() > MAX_DEVICE_NAME || name.contains(strange) {
-            return Err(refused("the devices are listed by `ibv_devices`"));
+            return Err("the devices are listed by `ibv_devices`");
         }
         Ok(Self { name: name.to_owned(), port })
+    }
+
+    /// Whether it names this port of the device.
+    #[cfg(feature = "rdma")]
+    pub(crate) fn includes(&self, device: &str, port: u8) -> bool {
+        self.name == device && self.port.is_none_or(|own| own == port)
+    }
+
+    /// Whether both name one port. A device without a port stands for any of its ports.
+    fn overlaps(&self, other: &Self) -> bool {
+        self.name == other.name && (self.port == other.port || self.port.is_none() || other.port.is_none())
     }
 }
 
@@ -76,7 +114,8 @@ impl fmt::Display for DeviceName {
 /// The parsed environment variables. An unset one is `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Environment {
-    pub(crate) device: Option<DeviceName>,
+    /// Empty if the variable is not set.
+    pub(crate) devices: Vec<DeviceName>,
     pub(crate) gid_index: Option<u8>,
     pub(crate) transport: Option<Policy>,
     pub(crate) probe_timeout: Option<Duration>,
@@ -96,7 +135,10 @@ impl Environment {
     pub(crate) fn read(value: impl Fn(&str) -> Option<OsString>) -> Result<Self, ConfigError> {
         let text = |name: &'static str| value(name).map(|value| readable(name, value)).transpose();
         Ok(Self {
-            device: text(DEVICE)?.map(|text| DeviceName::parse(DEVICE, &text)).transpose()?,
+            devices: match text(DEVICE)? {
+                Some(text) => DeviceName::parse_list(DEVICE, &text)?,
+                None => Vec::new(),
+            },
             gid_index: text(GID_INDEX)?.map(|text| gid_index(&text)).transpose()?,
             transport: text(TRANSPORT)?.map(|text| transport(&text)).transpose()?,
             probe_timeout: text(PROBE_TIMEOUT)?.map(|text| probe_timeout(&text)).transpose()?,
@@ -203,9 +245,34 @@ mod tests {
         for (text, name, port) in
             [("mlx5_0", "mlx5_0", None), ("mlx5_0:2", "mlx5_0", Some(2)), ("soft0:255", "soft0", Some(255))]
         {
-            let device = with(DEVICE, text).expect("allowed").device.expect("set");
+            let devices = with(DEVICE, text).expect("allowed").devices;
+            let [device] = &devices[..] else { panic!("one device: {devices:?}") };
             assert_eq!((device.name.as_str(), device.port), (name, port));
             assert_eq!(device.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn several_devices_are_separated_by_commas() {
+        for text in ["mlx5_0:1,mlx5_1:1", "mlx5_1,mlx5_0", "mlx4_0:1,mlx4_0:2,mlx5_0", "mlx5_1:2"] {
+            let devices = with(DEVICE, text).expect("allowed").devices;
+            assert_eq!(devices.iter().map(ToString::to_string).collect::<Vec<_>>().join(","), text);
+        }
+        let refusal = |text| with(DEVICE, text).expect_err("refused").to_string();
+        assert_eq!(
+            refusal("mlx5_0:1,mlx5_1:0"),
+            "TRESPASS_DEV = \"mlx5_0:1,mlx5_1:0\" is refused: it must be NAME or NAME:PORT, the port a number from 1 to 255, \
+             or several of them separated by commas; \"mlx5_1:0\" is none; ports count from 1, see `ibv_devinfo`"
+        );
+        for (text, named) in [
+            ("mlx5_0:1,mlx5_1:1,mlx5_0:1", "leave out mlx5_0:1, since mlx5_0:1 is named before it"),
+            ("mlx5_0,mlx5_0:2", "leave out mlx5_0:2, since mlx5_0 is named before it"),
+            ("mlx5_0:2,mlx5_0", "leave out mlx5_0, since mlx5_0:2 is named before it"),
+            ("mlx5_0,", "\"\" is none; the devices are listed by `ibv_devices`"),
+            (",mlx5_0", "\"\" is none"),
+            ("mlx5_0, mlx5_1", "\" mlx5_1\" is none"),
+        ] {
+            assert!(refusal(text).contains(named), "{}", refusal(text));
         }
     }
 

@@ -50,7 +50,8 @@ pub struct Config {
     pub(crate) bootstrap: Bootstrap,
     pub(crate) policy: Policy,
     pub(crate) policy_of_environment: bool,
-    pub(crate) device: Option<DeviceName>,
+    /// In the program's order; empty for the device with the socket's address.
+    pub(crate) devices: Vec<DeviceName>,
     pub(crate) gid_index: Option<u8>,
     pub(crate) path_mtu: Option<u16>,
     pub(crate) traffic_class: u8,
@@ -70,7 +71,11 @@ pub struct Config {
     pub(crate) spin: Duration,
     pub(crate) worker_spin: Duration,
     pub(crate) trace_interval: Option<Duration>,
-    // Listeners, and the bytes for the peer.
+    // Local addresses, listeners, and the bytes for the peer.
+    pub(crate) bind_host: Option<String>,
+    pub(crate) bind_interface: Option<String>,
+    pub(crate) hostname: Option<String>,
+    pub(crate) port: u16,
     pub(crate) backlog: u32,
     pub(crate) bind_patience: Duration,
     pub(crate) reuse_port: bool,
@@ -101,6 +106,9 @@ const RX_SLOTS: u32 = 56;
 /// The same for a device with expensive frames: fewer and larger slots of the same total size.
 const LONG_SLOT: u32 = 16 << 10;
 const LONG_RX_SLOTS: u32 = 28;
+
+/// The port of a listener whose address the configuration names, as in Alluxio.
+const PORT: u16 = 59999;
 
 /// The upper bound of a handshake's time limit.
 pub(super) const LONGEST_HANDSHAKE: Duration = Duration::from_secs(600);
@@ -150,7 +158,7 @@ impl Default for Config {
             bootstrap: Bootstrap::Tcp,
             policy: Policy::Auto,
             policy_of_environment: false,
-            device: None,
+            devices: Vec::new(),
             gid_index: None,
             path_mtu: None,
             traffic_class: 0,
@@ -169,6 +177,10 @@ impl Default for Config {
             spin: if *ONE_PROCESSOR { Duration::ZERO } else { SPIN },
             worker_spin: Duration::ZERO,
             trace_interval: Some(Duration::from_secs(20)),
+            bind_host: None,
+            bind_interface: None,
+            hostname: None,
+            port: PORT,
             backlog: 1024,
             bind_patience: Duration::ZERO,
             reuse_port: false,

@@ -74,6 +74,19 @@ const REFUSED: &[(&str, &str, Set)] = &[
     ("srq_size", "1048577", |b| b.srq_size((1 << 20) + 1)),
     ("device", "\"\"", |b| b.device("")),
     ("device", "\"mlx5_0:0\"", |b| b.device("mlx5_0:0")),
+    ("device", "\"mlx5_0,mlx5_1\"", |b| b.device("mlx5_0,mlx5_1")),
+    ("devices", "\"\"", |b| b.devices([""])),
+    ("devices", "\"mlx5_0,mlx5_1:0\"", |b| b.devices(["mlx5_0", "mlx5_1:0"])),
+    ("devices", "\"mlx5_0,mlx5_1,mlx5_0\"", |b| b.devices(["mlx5_0", "mlx5_1,mlx5_0"])),
+    ("bind_host", "\"\"", |b| b.bind_host("")),
+    ("bind_host", "\"10.0.0.1:59999\"", |b| b.bind_host("10.0.0.1:59999")),
+    ("bind_host", "\"[::1]\"", |b| b.bind_host("[::1]")),
+    ("bind_host", "\"a b\"", |b| b.bind_host("a b")),
+    ("hostname", "\"worker1:59999\"", |b| b.hostname("worker1:59999")),
+    ("hostname", "\"0.0.0.0\"", |b| b.hostname("0.0.0.0")),
+    ("hostname", "\"::\"", |b| b.hostname("::")),
+    ("bind_interface", "\"\"", |b| b.bind_interface("")),
+    ("bind_interface", "\"ib0\"", |b| b.bind_interface("ib0").bind_host("10.0.0.1")),
     ("path_mtu", "1500", |b| b.path_mtu(Some(1500))),
     ("service_level", "16", |b| b.service_level(16)),
     ("hop_limit", "0", |b| b.hop_limit(0)),
@@ -150,6 +163,10 @@ pub(crate) const ALLOWED: &[Set] = &[
     |b| b.worker_spin(ms(3_600_000)),
     |b| b.user_data(vec![0; 1024]),
     |b| b.device("soft0:2").gid_index(Some(255)),
+    |b| b.devices(["soft0:1", "soft0:2", "soft1"]),
+    |b| b.bind_host("0.0.0.0").hostname("worker1.example.com").port(0),
+    |b| b.bind_host("fe80::1%eth0").hostname("::1"),
+    |b| b.bind_interface("ib0").port(65535),
     |b| b.registrations(0).rendezvous(false).coalescing(false).immediate(false),
 ];
 
@@ -210,10 +227,28 @@ fn a_refusal_says_what_to_do() {
     );
 }
 
+fn named(name: &str, port: Option<u8>) -> DeviceName {
+    DeviceName { name: name.to_owned(), port }
+}
+
+/// The last of both calls counts, and an empty list is none.
+#[test]
+fn devices_are_a_list_in_the_programs_order() {
+    let devices = |set: Set| build(set).expect("allowed").devices;
+    assert_eq!(
+        devices(|b| b.devices(["mlx5_1:1", "mlx5_0"])),
+        [named("mlx5_1", Some(1)), named("mlx5_0", None)]
+    );
+    assert_eq!(devices(|b| b.devices(["mlx5_1,mlx5_0"])), [named("mlx5_1", None), named("mlx5_0", None)]);
+    assert_eq!(devices(|b| b.devices(["mlx5_1", "mlx5_0"]).device("soft0")), [named("soft0", None)]);
+    assert_eq!(devices(|b| b.device("soft0").devices(vec![String::from("mlx5_0")])), [named("mlx5_0", None)]);
+    assert_eq!(devices(|b| b.device("soft0").devices([""; 0])), []);
+}
+
 #[test]
 fn the_environment_goes_before_the_program() {
     let environment = Environment {
-        device: Some(DeviceName { name: "soft0".into(), port: Some(2) }),
+        devices: vec![named("soft0", Some(2)), named("soft1", None)],
         gid_index: Some(7),
         transport: Some(Policy::TcpOnly),
         probe_timeout: Some(Duration::from_secs(4)),
@@ -223,7 +258,7 @@ fn the_environment_goes_before_the_program() {
     };
     let program = Builder::new().device("mlx5_0").gid_index(Some(1)).policy(Policy::Auto);
     let config = program.clone().build_in(&environment).expect("allowed");
-    assert_eq!(config.device, environment.device);
+    assert_eq!(config.devices, environment.devices);
     assert_eq!(config.gid_index, Some(7));
     assert_eq!([config.probe_timeout, config.handshake_deadline].map(|time| time.as_secs()), [4, 8]);
     assert_eq!(config.control_keepalive, environment.control_keepalive);
@@ -233,7 +268,7 @@ fn the_environment_goes_before_the_program() {
     assert_eq!((why.cause, why.detail.as_str()), (Cause::TcpOnly, "TRESPASS_TRANSPORT=tcp"));
 
     let config = program.build_in(&Environment::default()).expect("allowed");
-    assert_eq!(config.device, Some(DeviceName { name: "mlx5_0".into(), port: None }));
+    assert_eq!(config.devices, [named("mlx5_0", None)]);
     assert_eq!(config.gid_index, Some(1));
     assert_eq!(config.without_rdma().is_none(), cfg!(feature = "rdma"));
 }
@@ -249,8 +284,7 @@ fn an_interval_of_zero_in_the_environment_sends_no_bytes() {
 /// The environment does not hide a program's own error.
 #[test]
 fn a_wrong_device_is_refused_though_the_environment_names_another() {
-    let device = Some(DeviceName { name: "soft0".into(), port: None });
-    let environment = Environment { device, ..Environment::default() };
+    let environment = Environment { devices: vec![named("soft0", None)], ..Environment::default() };
     let error = Builder::new().device("a b").build_in(&environment).expect_err("refused");
     assert_eq!(error.parameter(), "device");
 }
@@ -281,9 +315,10 @@ fn by_rdma_cm_the_route_decides() {
     {
         by_cm(set).expect("allowed");
     }
-    let refused: [(&str, &str, Set); 7] = [
+    let refused: [(&str, &str, Set); 8] = [
         ("policy", "TcpOnly", |b| b.policy(Policy::TcpOnly)),
         ("device", "mlx5_0:1", |b| b.device("mlx5_0:1")),
+        ("devices", "mlx5_0:1,mlx5_1", |b| b.devices(["mlx5_0:1", "mlx5_1"])),
         ("gid_index", "3", |b| b.gid_index(Some(3))),
         ("path_mtu", "1024", |b| b.path_mtu(Some(1024))),
         ("service_level", "1", |b| b.service_level(1)),

@@ -164,7 +164,7 @@ impl Config {
     ) -> Result<RdmaPath, Unavailable> {
         use crate::transport::rc::{QpParameters, find};
 
-        let port = find(local, self.device.as_ref(), self.gid_index)?;
+        let port = find(local, &self.devices, self.gid_index)?;
         let domain = port.device.domain();
         let suited = if port.device.wants_long_frames() { self.with_long_frames() } else { None };
         let (config, pool) = match &suited {

@@ -3,6 +3,7 @@
 //! - [`connection`] joins the protocol, the transport and the pool. [`blocking`] adds blocking
 //!   calls.
 //! - [`readiness`] is the readiness that a program sees, and the descriptor that it waits for.
+//! - [`local_address`] finds the local addresses that a configuration names.
 //! - [`connect`] makes connections, [`connecting`] without blocking. [`service`] is the thread in
 //!   which [`listening`] accepts clients ([`acceptor`]) into a [`backlog`], and [`closing`] finishes
 //!   dropped connections. [`schedule`] is the order of its turns. `draining` destroys their queue
@@ -29,6 +30,7 @@ mod draining;
 pub(crate) mod exit;
 pub(crate) mod lingering;
 pub(crate) mod listening;
+pub(crate) mod local_address;
 mod overflow;
 pub(crate) mod pending;
 pub(crate) mod readiness;

@@ -340,7 +340,7 @@ impl RunningHandshake {
                 Err(crate::error::ConnectError::RdmaCm { address: peer, source }.into())
             }
             Bootstrap::Tcp => {
-                Ok(Self::Tcp(Box::new(PendingTcpHandshake::connecting(peer, kind, began, slot)?)))
+                Ok(Self::Tcp(Box::new(PendingTcpHandshake::connecting(peer, kind, began, config, slot)?)))
             }
         }
     }

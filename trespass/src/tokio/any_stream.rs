@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use ::tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use ::tokio::net::{TcpStream, ToSocketAddrs};
@@ -13,7 +12,6 @@ use ::tokio::net::{TcpStream, ToSocketAddrs};
 use super::connect;
 use super::stream::Stream;
 use crate::config::{Builder, Config};
-use crate::error::ConnectError;
 use crate::handshake::Transport;
 
 /// A stream to a peer that uses this crate, or to one that uses plain TCP, as the blocking
@@ -84,9 +82,7 @@ impl AnyStream {
             let starting = config.clone();
             match connect::to(addr, move |addr| starting.start_connect(addr)).await {
                 Ok(stream) => Ok(Self::Trespass(Stream::from_blocking(stream)?)),
-                Err(error) if config.may_connect_plain(addr, &error) => {
-                    plain(addr, config.handshake_deadline).await
-                }
+                Err(error) if config.may_connect_plain(addr, &error) => plain(addr, config.clone()).await,
                 Err(error) => Err(error),
             }
         })
@@ -164,10 +160,9 @@ impl AnyStream {
 
 /// The server has just taken a connection, so that a thread connects in no time. It needs no timer of
 /// the runtime.
-async fn plain(address: SocketAddr, deadline: Duration) -> io::Result<AnyStream> {
-    let connect = move || std::net::TcpStream::connect_timeout(&address, deadline);
-    let connected = connect::on_blocking_thread(connect).await;
-    AnyStream::from_blocking(connected.map_err(|source| ConnectError::Tcp { address, source })?.into())
+async fn plain(address: SocketAddr, config: Arc<Config>) -> io::Result<AnyStream> {
+    let connect = move || config.connect_tcp(address).map_err(io::Error::from);
+    AnyStream::from_blocking(connect::on_blocking_thread(connect).await?.into())
 }
 
 impl From<Stream> for AnyStream {

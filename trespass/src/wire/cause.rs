@@ -128,7 +128,9 @@ impl Cause {
             Self::NoDevice => {
                 "see whether `ibv_devices` lists one; load its driver, or pass it into the container"
             }
-            Self::DeviceNotFound => "compare TRESPASS_DEV or `Builder::device` with what `ibv_devices` lists",
+            Self::DeviceNotFound => {
+                "compare TRESPASS_DEV, `Builder::device` or `Builder::devices` with what `ibv_devices` lists"
+            }
             Self::PortNotActive => "see its state with `ibv_devinfo`, and bring its interface up",
             Self::NoGid => {
                 "see `rdma link` and the GIDs of the port (`::ffff:` is IPv4, `fe80::` link-local); behind a bridge set TRESPASS_DEV and \

@@ -18,7 +18,7 @@ pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
     cases!(suite: i8_one_thread_makes_many_connections_at_once, i8_edges_suffice_for_a_connect,
         a_connect_can_be_waited_for, a_refused_connect_ends, i8_an_unanswered_connect_ends_in_time,
         i8_a_connect_goes_on_when_a_busy_listener_has_room, i14_a_dropped_connect_leaves_nothing_behind,
-        ipv6_loopback_has_the_same_transport);
+        ipv6_loopback_has_the_same_transport, both_ends_use_the_configured_host);
 }
 
 fn limit() -> Timespec {
@@ -78,6 +78,20 @@ fn ipv6_loopback_has_the_same_transport(fixture: &Fixture) -> Outcome {
     let (mut client, mut server) = loopback.packets();
     client.send(b"?").unwrap();
     assert_eq!(server.recv(&mut [0; 8]).unwrap(), 1);
+    Ok(())
+}
+
+/// The configuration has the address of the listener, and the client's.
+fn both_ends_use_the_configured_host(fixture: &Fixture) -> Outcome {
+    let ip = fixture.anywhere().ip();
+    let builder = fixture.builder().bind_host(ip.to_string()).port(0);
+    let listener = builder.clone().bind_configured().unwrap();
+    assert_eq!(listener.local_addr().unwrap().ip(), ip);
+    let mut client = builder.connect(&*listener.advertised_addr()).unwrap();
+    let (mut server, peer) = listener.accept().unwrap();
+    assert_eq!((client.local_addr().unwrap(), peer.ip()), (peer, ip));
+    greet(&mut client, &mut server);
+    assert_eq!(client.transport() == trespass::Transport::Rdma, !fixture.is_tcp());
     Ok(())
 }
 

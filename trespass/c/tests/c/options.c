@@ -98,6 +98,9 @@ void options(void)
 	options.rx_slots = 0;
 	options.device = "no/device";
 	REFUSED_NULL(trespass_listen("127.0.0.1:0", &options), EINVAL);
+	options.device = "soft0,soft1:1,soft0:1";
+	REFUSED_NULL(trespass_listen("127.0.0.1:0", &options), EINVAL);
+	CHECK(strstr(trespass_error(), "leave out soft0:1"));
 	options.device = NULL;
 	options.user_data_length = 4;
 	REFUSED_NULL(trespass_listen("127.0.0.1:0", &options), EFAULT);

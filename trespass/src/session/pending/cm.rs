@@ -42,6 +42,8 @@ pub(crate) struct PendingCmHandshake {
     id: Identifier,
     /// The event channel, of the identifier alone.
     channel: EventChannel,
+    /// The client's local address; `None` leaves it to the system's routes.
+    source: Option<SocketAddr>,
     peer: SocketAddr,
     role: Role,
     exchange: CmExchange,
@@ -108,17 +110,18 @@ impl PendingCmHandshake {
         began: Instant,
         config: &Config,
     ) -> io::Result<Self> {
+        let source = config.source_address(peer).map_err(ConnectError::from)?;
         let resolving = || -> Result<(EventChannel, Identifier), CmError> {
             let channel = EventChannel::new()?;
             let left = (began + config.handshake_deadline).saturating_duration_since(Instant::now());
-            let id = resolve(&channel, peer, left, config)?;
+            let id = resolve(&channel, source, peer, left, config)?;
             Ok((channel, id))
         };
         let (channel, id) =
             resolving().map_err(|source| ConnectError::RdmaCm { address: peer, source: source.into() })?;
         let exchange = CmExchange::client(config.terms(kind), Attempt::first()?);
         let step = HandshakeStep::Address;
-        Ok(Self { began, ..Self::new(Role::Client, id, channel, peer, exchange, step) })
+        Ok(Self { began, source, ..Self::new(Role::Client, id, channel, peer, exchange, step) })
     }
 
     fn new(
@@ -135,6 +138,7 @@ impl PendingCmHandshake {
             stale: Vec::new(),
             id,
             channel,
+            source: None,
             peer,
             role,
             exchange,
@@ -360,7 +364,7 @@ impl PendingCmHandshake {
                 }
                 self.stale.push(pair);
             }
-            self.id = resolve(&self.channel, self.peer, left, config)?;
+            self.id = resolve(&self.channel, self.source, self.peer, left, config)?;
             self.step = HandshakeStep::Address;
             return Ok(());
         }
@@ -532,6 +536,7 @@ impl PendingCmHandshake {
 /// Makes an identifier that resolves the peer's address.
 fn resolve(
     channel: &EventChannel,
+    source: Option<SocketAddr>,
     peer: SocketAddr,
     limit: Duration,
     config: &Config,
@@ -540,7 +545,7 @@ fn resolve(
     if config.traffic_class != 0 {
         id.set_type_of_service(config.traffic_class).map_err(|error| CmError::failed(&error))?;
     }
-    id.resolve_addr(None, peer, limit)?;
+    id.resolve_addr(source.map(Into::into), peer, limit)?;
     Ok(id)
 }
 

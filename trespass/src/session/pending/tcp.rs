@@ -70,10 +70,10 @@ impl PendingTcpHandshake {
         peer: SocketAddr,
         kind: Kind,
         began: Instant,
+        config: &Config,
         slot: Option<CqSlot>,
     ) -> io::Result<Self> {
-        let socket =
-            TcpStream::connect(peer).map_err(|source| ConnectError::Tcp { address: peer, source })?;
+        let socket = config.start_tcp(peer)?;
         let protocol = ClientProtocol::Own;
         Ok(Self { socket, peer, kind, began, slot, handshake: None, established: None, protocol })
     }

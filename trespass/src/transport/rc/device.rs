@@ -1,4 +1,4 @@
-//! Choosing the device, the port and the GID: by the socket's local address, or by the name that
+//! Choosing the device, the port and the GID: by the socket's local address, or by the names that
 //! the program or the environment gives.
 
 use std::collections::HashSet;
@@ -6,11 +6,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use sideway::ibverbs::address::GidEntry;
 use sideway::ibverbs::connect::{ChoosePathError, LocalPath};
 use sideway::ibverbs::device::{DeviceList, FindDeviceError, TransportType};
 use sideway::ibverbs::device_context::DeviceContext;
 use sideway::ibverbs::event::{AsyncElement, AsyncEventType, AsyncEvents};
 use sideway::ibverbs::protection_domain::ProtectionDomain;
+use sideway::topology::Topology;
 
 use super::resources::{lacking, no_device};
 use crate::config::environment::DeviceName;
@@ -200,7 +202,7 @@ struct PortQuery {
     ip: IpAddr,
     /// The interface index (scope id) of a link-local IPv6 address; else 0.
     scope: u32,
-    device: Option<DeviceName>,
+    devices: Vec<DeviceName>,
     gid_index: Option<u8>,
 }
 
@@ -266,18 +268,18 @@ fn cache() -> MutexGuard<'static, DeviceCache> {
     KNOWN.get().lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Finds the port for a socket with the address `local`. That is a port of the named device if
-/// `device` is given, else the port that has this address. `gid_index` applies in both cases.
+/// Finds the port for a socket with the address `local`. That is a port of one of the named devices,
+/// if any is given, else the port that has this address. `gid_index` applies in both cases.
 pub(crate) fn find(
     local: SocketAddr,
-    device: Option<&DeviceName>,
+    names: &[DeviceName],
     gid_index: Option<u8>,
 ) -> Result<DevicePort, Unavailable> {
     let scope = match local {
         SocketAddr::V6(local) => local.scope_id(),
         SocketAddr::V4(_) => 0,
     };
-    let query = PortQuery { ip: local.ip().to_canonical(), scope, device: device.cloned(), gid_index };
+    let query = PortQuery { ip: local.ip().to_canonical(), scope, devices: names.to_vec(), gid_index };
     // Concurrent callers wait here for the result instead of searching too.
     let mut cache = cache();
     cache.read_all_async_events();
@@ -286,12 +288,41 @@ pub(crate) fn find(
         return Ok(cache.port.clone());
     }
     let list = DeviceList::new()?;
-    let port = match device {
-        Some(name) => port_by_name(&mut cache.devices, &list, name, gid_index),
-        None => port_by_address(&mut cache.devices, &list, local, gid_index),
+    let port = match names {
+        [] => port_by_address(&mut cache.devices, &list, local, gid_index),
+        [name] => port_by_name(&mut cache.devices, &list, name, gid_index),
+        names => port_by_names(&mut cache.devices, &list, names, local, gid_index),
     }?;
     cache.ports.push(CachedPort { query, port: port.clone(), at: Instant::now() });
     Ok(port)
+}
+
+/// The GIDs of a named device's port as IP addresses, the chosen one first, and the names of its
+/// network interfaces. A GID need not be an address of this host.
+pub(crate) fn port_addresses(
+    name: &DeviceName,
+    gid_index: Option<u8>,
+) -> Result<(Vec<IpAddr>, Vec<String>), Unavailable> {
+    let anywhere = (Ipv4Addr::UNSPECIFIED, 0).into();
+    let DevicePort { device, path } = find(anywhere, std::slice::from_ref(name), gid_index)?;
+    let table = device.context.query_gid_table().map_err(|error| device.lacks(Cause::NoGid, &error))?;
+    let own = table.iter().filter(|entry| entry.port_num() == u32::from(path.port_num()));
+    let gids = path.gid().into_iter().chain(own.clone().map(GidEntry::gid));
+    let mut netdevs: Vec<String> = own.filter_map(|entry| entry.netdev_name().ok()).collect();
+    if let Some(known) = Topology::read().device(&device.name)
+        && let Some(port) = known.ports.iter().find(|port| port.port_num == path.port_num())
+    {
+        // The interface above a bond or a bridge has the addresses.
+        netdevs.extend(
+            port.netdevs
+                .iter()
+                .flat_map(|netdev| [Some(netdev.name.clone()), netdev.master.clone()])
+                .flatten(),
+        );
+    }
+    netdevs.sort();
+    netdevs.dedup();
+    Ok((gids.map(|gid| Ipv6Addr::from(gid).to_canonical()).collect(), netdevs))
 }
 
 fn port_by_name(
@@ -306,6 +337,32 @@ fn port_by_name(
         None => first_active(&device.context, gid_index)?,
     };
     Ok(DevicePort { device, path })
+}
+
+/// The named port that has the address `local`, else the first named port that can be used. If none
+/// can, the error has the first one's cause and the details of all.
+fn port_by_names(
+    devices: &mut Vec<Arc<RdmaDevice>>,
+    list: &DeviceList,
+    names: &[DeviceName],
+    local: SocketAddr,
+    gid_index: Option<u8>,
+) -> Result<DevicePort, Unavailable> {
+    if let Ok(port) = port_by_address(devices, list, local, gid_index)
+        && names.iter().any(|name| name.includes(port.device.name(), port.path.port_num()))
+    {
+        return Ok(port);
+    }
+    let mut failed: Vec<Unavailable> = Vec::new();
+    for name in names {
+        match port_by_name(devices, list, name, gid_index) {
+            Ok(port) => return Ok(port),
+            Err(error) => failed.push(error),
+        }
+    }
+    let details: Vec<_> = failed.iter().map(|error| error.detail.as_str()).collect();
+    let cause = failed.first().map_or(Cause::DeviceNotFound, |error| error.cause);
+    Err(Unavailable::new(cause, details.join("; ")))
 }
 
 /// The device of this name, opened only if this process has not opened it yet.

@@ -3,6 +3,7 @@
 //!
 //! - [`device`] finds the device, the port and the GID for a socket. A process opens each device
 //!   once.
+//! - [`choice`] chooses the ports of a connection over several devices. It is a pure function.
 //! - [`queue_pair`] is a queue pair with its outstanding requests.
 //! - [`cq_dispatcher`] polls the completion queue of one queue pair, or of all those of a worker.
 //! - [`completions`] handles a completion of a connection.
@@ -28,6 +29,7 @@
 //! [`BlockShare`](crate::protocol::BlockShare). While any share exists, the block lives and nobody
 //! writes to it.
 
+mod choice;
 mod cm_queue_pair;
 mod completions;
 mod control_channel;
@@ -48,7 +50,7 @@ mod wr_id;
 pub(crate) use cm_queue_pair::CmQueuePair;
 pub(crate) use control_channel::CmControl;
 pub(crate) use cq_dispatcher::{CqSlot, WorkCompletion, WorkerCq};
-pub(crate) use device::{RdmaDevice, find, named_device};
+pub(crate) use device::{RdmaDevice, find, named_device, port_addresses};
 pub(crate) use draining::{Drainer, Draining, set_drainer};
 pub(crate) use driver::RcDriver;
 pub(crate) use path::{QpParameters, RcPath};

@@ -162,7 +162,7 @@ fn sockets() -> (TcpStream, TcpStream) {
 /// The RDMA path for a socket, with its pool registered.
 fn path(socket: &TcpStream, config: &Config, pool: &Pool) -> Result<RcPath<Pool>, Unavailable> {
     let local = socket.local_addr().expect("connected");
-    let place = find(local, config.device.as_ref(), config.gid_index)?;
+    let place = find(local, &config.devices, config.gid_index)?;
     pool.register(place.device.domain()).expect("the only domain");
     Ok(RcPath::new(place, QpParameters::of(config), pool.clone()))
 }

@@ -8,21 +8,20 @@ use crate::handshake::Side as Which;
 use crate::wire::Cause;
 
 fn find_named(name: &str, port: Option<u8>, gid_index: Option<u8>) -> Result<String, Unavailable> {
-    let device = DeviceName { name: name.to_owned(), port };
     let local = "127.0.0.1:1".parse().expect("an address");
-    find(local, Some(&device), gid_index).map(|place| place.describe())
+    find(local, &[named(name, port)], gid_index).map(|place| place.describe())
 }
 
 #[test]
 #[cfg_attr(miri, ignore = "opens sockets")]
 fn the_socket_s_address_names_the_device() {
     let _guard = serialize();
-    let place = find("127.0.0.1:1".parse().expect("an address"), None, None).expect("soft0");
+    let place = find("127.0.0.1:1".parse().expect("an address"), &[], None).expect("soft0");
     let words = place.describe();
     assert!(words.starts_with("soft0 port 1, GID index ") && words.contains("127.0.0.1"), "{words}");
-    let other_family = find("[::1]:1".parse().expect("an address"), None, None).expect("soft0");
+    let other_family = find("[::1]:1".parse().expect("an address"), &[], None).expect("soft0");
     assert_eq!(other_family.describe(), words);
-    let again = find("127.0.0.1:2".parse().expect("an address"), None, None).expect("soft0");
+    let again = find("127.0.0.1:2".parse().expect("an address"), &[], None).expect("soft0");
     assert!(std::sync::Arc::ptr_eq(&place.device, &again.device), "it is opened once");
     let named = find_named("soft0", Some(1), None).expect("soft0");
     assert!(named.starts_with("soft0 port 1, GID index "), "{named}");
@@ -43,9 +42,49 @@ fn missing_devices_are_reported() {
         assert!(error.detail.contains(word), "{}", error.detail);
     }
     let elsewhere =
-        find("192.0.2.77:1".parse().expect("an address"), None, None).expect_err("nobody's address");
+        find("192.0.2.77:1".parse().expect("an address"), &[], None).expect_err("nobody's address");
     assert_eq!(elsewhere.cause, Cause::NoGid);
     assert!(elsewhere.detail.contains("192.0.2.77"), "{}", elsewhere.detail);
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "opens sockets")]
+fn of_several_names_the_one_with_the_address_or_the_first_usable_is_taken() {
+    let _guard = serialize();
+    let find_among = |local: &str, names: &str| {
+        let names = DeviceName::parse_list("devices", names).expect("allowed");
+        find(local.parse().expect("an address"), &names, None).map(|place| place.describe())
+    };
+    let by_address = find_among("127.0.0.1:1", "mlx5_9,soft0:1").expect("soft0");
+    assert!(by_address.starts_with("soft0 port 1") && by_address.contains("127.0.0.1"), "{by_address}");
+    let usable = find_among("192.0.2.77:1", "mlx5_9,soft0:1").expect("soft0");
+    assert!(usable.starts_with("soft0 port 1"), "{usable}");
+    let error = find_among("127.0.0.1:1", "soft0:7,mlx5_9").expect_err("none of both exists");
+    assert_eq!(error.cause, Cause::DeviceNotFound);
+    assert!(error.detail.contains("port 7") && error.detail.contains("`mlx5_9`"), "{}", error.detail);
+}
+
+/// The only device of a configuration gives its listener's address.
+#[test]
+#[cfg_attr(miri, ignore = "opens sockets")]
+fn a_single_device_names_the_address_of_a_listener() {
+    let _guard = serialize();
+    let builder = config().device("soft0:1").port(0);
+    let path =
+        find("0.0.0.0:0".parse().expect("an address"), &[named("soft0", Some(1))], None).expect("soft0");
+    let gid = path.path.gid().and_then(|gid| gid.to_ipv4_mapped()).expect("soft0 prefers an IPv4 address");
+    let addresses = builder.build().expect("valid").bind_addrs().expect("known");
+    assert_eq!(addresses, [(gid, 0).into()]);
+    let error = config().device("soft0:7").bind_configured().map(drop).expect_err("soft0 has no such port");
+    let text = error.to_string();
+    assert!(
+        text.starts_with("the address of device soft0:7 is unknown: ") && text.contains("port 7"),
+        "{text}"
+    );
+}
+
+fn named(name: &str, port: Option<u8>) -> DeviceName {
+    DeviceName { name: name.to_owned(), port }
 }
 
 /// Checks that both sides fall back to TCP and that no queue pair is left. Returns the reasons of
@@ -76,7 +115,7 @@ fn a_side_without_the_device_has_both_use_tcp() {
 #[cfg_attr(miri, ignore = "opens sockets")]
 fn a_port_that_goes_down_is_noticed_at_once() {
     let _guard = serialize();
-    let ask = || find("127.0.0.1:1".parse().expect("an address"), None, None);
+    let ask = || find("127.0.0.1:1".parse().expect("an address"), &[], None);
     ask().expect("soft0");
     faults::port_down(0, 1).expect("down");
     assert_eq!(ask().expect_err("it is down").cause, Cause::PortNotActive);
