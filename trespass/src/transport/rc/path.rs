@@ -16,7 +16,7 @@ use sideway::ibverbs::queue_pair::{GenericQueuePair, PostSendGuard, QueuePair, W
 use super::DeviceBlock;
 use super::cq_dispatcher::{CompletedRequest, CqSlot, WorkCompletion};
 use super::device::DevicePort;
-use super::queue_pair::QueuePairOwner;
+use super::queue_pair::{QueuePairOwner, RcQueuePair};
 use super::resources::pool_exhausted;
 use super::wr_id::{self, WrId};
 use crate::config::Config;
@@ -183,74 +183,108 @@ impl<P: Blocks<Block: DeviceBlock>> RcPath<P> {
         self.prepared.as_ref().is_some_and(|prepared| !prepared.early.is_empty())
     }
 
-    fn mtu(&self) -> Mtu {
-        let wanted = self.parameters.path_mtu.and_then(|bytes| Mtu::from_bytes(bytes.into()));
-        wanted.map_or(self.port.path.mtu(), |wanted| wanted.min(self.port.path.mtu()))
-    }
+}
+
+/// The READs of a connection, outgoing and incoming, that both sides agreed on.
+pub(super) fn agreed_reads(agreed: &Agreed, parameters: &QpParameters) -> (u8, u8) {
+    (
+        agreed.own.rd_atomic_out.min(agreed.peer.rd_atomic_in).min(parameters.reads),
+        agreed.own.rd_atomic_in.min(agreed.peer.rd_atomic_out),
+    )
+}
+
+fn mtu_of(port: &DevicePort, parameters: &QpParameters) -> Mtu {
+    let wanted = parameters.path_mtu.and_then(|bytes| Mtu::from_bytes(bytes.into()));
+    wanted.map_or(port.path.mtu(), |wanted| wanted.min(port.path.mtu()))
+}
+
+/// The parameters of a new queue pair, which has a random first PSN, and what the peer is told of
+/// it.
+pub(super) fn endpoint_of<B: DeviceBlock>(
+    pair: &RcQueuePair<B>,
+    port: &DevicePort,
+    parameters: &QpParameters,
+) -> Result<(QpEndpoint, Endpoint), Unavailable> {
+    let random = getrandom::u32().map_err(|error| Unavailable::new(Cause::Resources, error.to_string()))?;
+    let own = QpEndpoint::new(&pair.qp, &port.path, random);
+    let path = &port.path;
+    let endpoint = Endpoint {
+        qp_num: own.qp_number,
+        psn: own.packet_seq_num,
+        gid: path.gid().unwrap_or(Gid::ZERO).raw,
+        lid: path.lid(),
+        mtu: mtu_of(port, parameters).raw().clamp(1, 5) as u8,
+        link_layer: link_layer(path),
+        service_level: parameters.service_level,
+        traffic_class: parameters.traffic_class,
+        device: device_hash(port.device.name()),
+    };
+    Ok((own, endpoint))
+}
+
+/// Connects a queue pair to the peer's. `reads`: see [`agreed_reads`].
+pub(super) fn connect_to<B: DeviceBlock>(
+    pair: &mut RcQueuePair<B>,
+    port: &DevicePort,
+    parameters: &QpParameters,
+    own: &QpEndpoint,
+    peer: &Endpoint,
+    reads: (u8, u8),
+) -> Result<(), Unavailable> {
+    let gid = Gid { raw: peer.gid };
+    let remote = QpEndpoint {
+        qp_number: peer.qp_num,
+        packet_seq_num: peer.psn,
+        lid: peer.lid,
+        gid: (gid != Gid::ZERO).then_some(gid),
+        mtu: 128 << peer.mtu,
+        ethernet: peer.link_layer == wire::LinkLayer::Ethernet,
+    };
+    let mtu = mtu_of(port, parameters);
+    let options = ConnectOptions {
+        // REMOTE_WRITE is for the peer's empty WRITEs, which check that this side is alive. No
+        // memory is registered for remote writes.
+        access_flags: AccessFlags::LocalWrite | AccessFlags::RemoteRead | AccessFlags::RemoteWrite,
+        mtu: Some(Mtu::from_bytes(remote.mtu).map_or(mtu, |theirs| mtu.min(theirs))),
+        max_read_atomic: reads.0,
+        max_dest_read_atomic: reads.1,
+        timeout: parameters.ack_timeout,
+        retry_cnt: parameters.retry_count,
+        rnr_retry: parameters.rnr_retry,
+        min_rnr_timer: parameters.min_rnr_timer,
+        service_level: parameters.service_level,
+        traffic_class: parameters.traffic_class,
+        hop_limit: parameters.hop_limit,
+        ..ConnectOptions::default()
+    };
+    let connection = connect(&mut pair.qp, &port.path, own, &remote, &options)?;
+    tracing::debug!(
+        port = pair.origin, qp = own.qp_number, peer = peer.qp_num, %connection,
+        inline = pair.heads.inline, "queue pair connected"
+    );
+    Ok(())
 }
 
 impl<P: Blocks<Block: DeviceBlock>> DataPath for RcPath<P> {
     fn prepare(&mut self, attempt: Attempt) -> Result<Endpoint, Unavailable> {
         let DevicePort { device, .. } = &self.port;
         let pair = QueuePairOwner::new(device, &self.port.describe(), &self.parameters, self.slot.as_ref())?;
-        let random =
-            getrandom::u32().map_err(|error| Unavailable::new(Cause::Resources, error.to_string()))?;
-        let own = QpEndpoint::new(&pair.qp, &self.port.path, random);
-        let path = &self.port.path;
-        let endpoint = Endpoint {
-            qp_num: own.qp_number,
-            psn: own.packet_seq_num,
-            gid: path.gid().unwrap_or(Gid::ZERO).raw,
-            lid: path.lid(),
-            mtu: self.mtu().raw().clamp(1, 5) as u8,
-            link_layer: link_layer(path),
-            service_level: self.parameters.service_level,
-            traffic_class: self.parameters.traffic_class,
-            device: device_hash(self.port.device.name()),
-        };
+        let (own, endpoint) = endpoint_of(&pair, &self.port, &self.parameters)?;
         let probe = PathProbe { attempt, sent: false, received: false, failed: None };
         self.prepared = Some(PreparedPair { pair, probe, own, early: Vec::new(), first: 0 });
         Ok(endpoint)
     }
 
     fn connect(&mut self, peer: &Endpoint, agreed: &Agreed) -> Result<(), Unavailable> {
-        let (mtu, parameters) = (self.mtu(), &self.parameters);
+        let parameters = &self.parameters;
         let prepared =
             self.prepared.as_mut().ok_or_else(|| Unavailable::new(Cause::Connect, "nothing was prepared"))?;
-        let gid = Gid { raw: peer.gid };
-        let remote = QpEndpoint {
-            qp_number: peer.qp_num,
-            packet_seq_num: peer.psn,
-            lid: peer.lid,
-            gid: (gid != Gid::ZERO).then_some(gid),
-            mtu: 128 << peer.mtu,
-            ethernet: peer.link_layer == wire::LinkLayer::Ethernet,
-        };
-        let options = ConnectOptions {
-            // REMOTE_WRITE is for the peer's empty WRITEs, which check that this side is alive. No
-            // memory is registered for remote writes.
-            access_flags: AccessFlags::LocalWrite | AccessFlags::RemoteRead | AccessFlags::RemoteWrite,
-            mtu: Some(Mtu::from_bytes(remote.mtu).map_or(mtu, |theirs| mtu.min(theirs))),
-            max_read_atomic: agreed.own.rd_atomic_out.min(agreed.peer.rd_atomic_in).min(parameters.reads),
-            max_dest_read_atomic: agreed.own.rd_atomic_in.min(agreed.peer.rd_atomic_out),
-            timeout: parameters.ack_timeout,
-            retry_cnt: parameters.retry_count,
-            rnr_retry: parameters.rnr_retry,
-            min_rnr_timer: parameters.min_rnr_timer,
-            service_level: parameters.service_level,
-            traffic_class: parameters.traffic_class,
-            hop_limit: parameters.hop_limit,
-            ..ConnectOptions::default()
-        };
+        let PreparedPair { pair, own, .. } = prepared;
         // From now on the queue pair may take shared receives.
-        prepared.reserve_first(agreed.first_slots.0)?;
-        let connection = connect(&mut prepared.pair.qp, &self.port.path, &prepared.own, &remote, &options)?;
-        prepared.fill(&mut self.blocks, parameters)?;
-        tracing::debug!(
-            port = prepared.pair.origin, qp = prepared.own.qp_number, peer = peer.qp_num, %connection,
-            inline = prepared.pair.heads.inline, "queue pair connected"
-        );
-        Ok(())
+        prepared.first = agreed.first_slots.0 as usize;
+        reserve_first(pair, agreed.first_slots.0)?;
+        connect_to(pair, &self.port, parameters, own, peer, agreed_reads(agreed, parameters))?;
+        prepared.fill(&mut self.blocks, parameters)
     }
 
     fn cause_of_silence(&self) -> Cause {
@@ -270,18 +304,6 @@ impl<P: Blocks<Block: DeviceBlock>> DataPath for RcPath<P> {
 }
 
 impl<B: DeviceBlock> PreparedPair<B> {
-    /// Reserves the receives that the peer may use from the start. Fails if the shared receive
-    /// queue has no room for them.
-    fn reserve_first(&mut self, first: u32) -> Result<(), Unavailable> {
-        self.first = first as usize;
-        self.pair.reserve_receives(first).map_err(|size| {
-            let words = format!(
-                "the shared receive queue of {size} has no room for another connection's {first} receives; raise srq_size"
-            );
-            Unavailable::new(Cause::Resources, words)
-        })
-    }
-
     /// Posts a block for each receive that the peer may use from the start. This must precede the
     /// peer's first send.
     fn fill(
@@ -364,6 +386,17 @@ impl<B: DeviceBlock> PreparedPair<B> {
             self.early.push(completed);
         }
     }
+}
+
+/// Reserves the receives that the peer may use from the start. Fails if the shared receive queue
+/// has no room for them.
+fn reserve_first<B: DeviceBlock>(pair: &mut QueuePairOwner<B>, first: u32) -> Result<(), Unavailable> {
+    pair.reserve_receives(first).map_err(|size| {
+        let words = format!(
+            "the shared receive queue of {size} has no room for another connection's {first} receives; raise srq_size"
+        );
+        Unavailable::new(Cause::Resources, words)
+    })
 }
 
 impl PathProbe {
