@@ -251,14 +251,20 @@ impl RuleSet {
 
     /// Calls `act` with each action that applies to this call, and a random number.
     pub(crate) fn on_call(&self, call: Call, device: u8, mut act: impl FnMut(&Rule, u64)) {
-        let what = format_args!("{call} of soft{device}");
-        self.on(|rule| rule.matches_call(call, device), &what, |entry, drawn| act(&entry.rule, drawn));
+        self.on(
+            |rule| rule.matches_call(call, device),
+            &format_args!("{call} of soft{device}"),
+            |entry, drawn| act(&entry.rule, drawn),
+        );
     }
 
     /// Calls `act` with each action that applies to this CM message, and a random number.
     pub(crate) fn on_message(&self, message: CmMessage, mut act: impl FnMut(&Rule, u64)) {
-        let what = format_args!("the message {message}");
-        self.on(|rule| rule.matches_message(message), &what, |entry, drawn| act(&entry.rule, drawn));
+        self.on(
+            |rule| rule.matches_message(message),
+            &format_args!("the message {message}"),
+            |entry, drawn| act(&entry.rule, drawn),
+        );
     }
 
     fn on(
