@@ -178,6 +178,7 @@ fn i20_what_is_allowed_can_be_said() {
         let terms = config.terms(Kind::SeqPacket);
         let hello = Hello {
             first_slots: None,
+            devices: None,
             minor: terms.minor,
             features: terms.features,
             conn_id: 1,

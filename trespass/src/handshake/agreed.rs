@@ -23,6 +23,8 @@ pub(crate) struct Agreed {
     pub(crate) peer: Limits,
     /// The initial receive slots of this side, and of the peer.
     pub(crate) first_slots: (u32, u32),
+    /// The devices of this side, and of the peer, among which rails connect. 1 and 1 without rails.
+    pub(crate) devices: (u8, u8),
     /// The bytes that the peer's program sent, unchecked.
     pub(crate) user_data: Vec<u8>,
 }
@@ -35,11 +37,18 @@ impl Agreed {
         if reads(&own.limits).min(reads(&used)) == 0 {
             features = features.without(Features::READ);
         }
+        // Without ACKNOWLEDGE no frame could be let go of.
+        let has_rails = features.has(Features::RAILS.with(Features::ACKNOWLEDGE));
+        let devices = own.devices.zip(peer.devices).filter(|_| has_rails);
+        if devices.is_none() {
+            features = features.without(Features::RAILS);
+        }
         // A peer that does not know the feature counts all slots as granted from the start.
         let first = |limits: &Limits, first: Option<u32>| {
             first.filter(|_| features.has(Features::WINDOWS)).unwrap_or(limits.rx_slots)
         };
         Self {
+            devices: devices.unwrap_or((1, 1)),
             first_slots: (first(&own.limits, own.first_slots), first(&used, peer.first_slots)),
             attempt,
             minor: own.minor.min(peer.minor),
@@ -64,6 +73,9 @@ impl Agreed {
             coalesce: self.features.has(Features::COALESCE),
             immediate: self.features.has(Features::IMMEDIATE),
             acknowledge: self.features.has(Features::ACKNOWLEDGE),
+            copies: self.features.has(Features::RAILS),
+            own_devices: self.devices.0.into(),
+            peer_devices: self.devices.1.into(),
             rcvbuf: config.rcvbuf,
             sndbuf: config.sndbuf,
             stage: config.staged_block as usize,
@@ -129,6 +141,7 @@ mod tests {
                 let own = config.terms(kind);
                 let hello = Hello {
                     first_slots: None,
+                    devices: None,
                     minor: 0,
                     features: Features(features),
                     conn_id: ATTEMPT.conn_id,
@@ -159,6 +172,7 @@ mod tests {
             let features = if knows { own.features } else { own.features.without(Features::WINDOWS) };
             let hello = Hello {
                 first_slots: Some(7),
+                devices: None,
                 minor: 0,
                 features,
                 conn_id: 0,
@@ -189,6 +203,7 @@ mod tests {
             change(&mut limits);
             let hello = Hello {
                 first_slots: None,
+                devices: None,
                 minor: 0,
                 features: own.features,
                 conn_id: 0,

@@ -89,6 +89,7 @@ impl CmExchange {
             policy: self.terms.policy,
             limits: self.terms.limits,
             first_slots: self.terms.first_slots,
+            devices: self.terms.devices,
             path: Err(Unavailable::unspecified()),
             user_data: self.terms.user_data.clone(),
         }

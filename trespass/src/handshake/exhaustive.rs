@@ -336,6 +336,7 @@ fn hello(role: Role, conn_id: u64, generation: u32) -> Hello {
     let terms = terms(Policy::Auto);
     Hello {
         first_slots: None,
+        devices: None,
         minor: terms.minor,
         features: terms.features,
         conn_id,

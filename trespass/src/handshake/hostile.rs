@@ -86,6 +86,7 @@ impl InputFlags {
 pub(super) fn terms() -> Terms {
     Terms {
         first_slots: None,
+        devices: None,
         kind: Kind::Stream,
         takes_either_kind: false,
         policy: Policy::Auto,
@@ -237,6 +238,7 @@ mod tests {
         let role = super::super::fake::other(InputFlags(choices).role());
         let hello = Hello {
             first_slots: None,
+            devices: None,
             minor: terms.minor,
             features: terms.features,
             conn_id: 0,

@@ -372,6 +372,7 @@ impl<D: DataPath> HandshakeMachine<D> {
             policy: self.terms.policy,
             limits: self.terms.limits,
             first_slots: self.terms.first_slots,
+            devices: self.terms.devices,
             path,
             user_data: self.terms.user_data.clone(),
         };

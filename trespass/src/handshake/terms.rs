@@ -23,6 +23,8 @@ pub(crate) struct Terms {
     pub(crate) limits: Limits,
     /// The initial receive slots. `None` grants all.
     pub(crate) first_slots: Option<u32>,
+    /// The devices of this side, if several.
+    pub(crate) devices: Option<u8>,
     /// The bytes for the peer's program.
     pub(crate) user_data: Vec<u8>,
     /// The time limit of the probe.
@@ -67,6 +69,7 @@ impl Config {
             features,
             limits: self.limits(),
             first_slots: self.srq.then_some(FIRST_SLOTS_MIN),
+            devices: None,
             user_data: self.user_data.clone(),
             probe_timeout: self.probe_timeout,
             deadline: self.handshake_deadline,

@@ -10,6 +10,7 @@ use super::cache;
 use super::chunk::Chunk;
 use super::core::PoolCore;
 use super::registrations::Registrations;
+use crate::protocol::RemoteKeys;
 
 /// A block that is lent, or in a thread's cache: a `Block` without its drop.
 #[derive(Clone, Copy)]
@@ -159,10 +160,16 @@ impl Block {
     }
 
     /// The remote key for a device of the pool, by its index.
-    #[allow(dead_code, reason = "for connections over several devices")]
-    #[inline]
-    pub(crate) fn rkey_of(&self, device: usize) -> Option<u32> {
+    #[cfg(test)]
+    pub(super) fn rkey_of(&self, device: usize) -> Option<u32> {
         self.chunk().rkey_of(device)
+    }
+
+    /// The remote keys for all devices of the pool; 0 for each with which the memory is not
+    /// registered.
+    #[inline]
+    pub(super) fn rkeys(&self) -> RemoteKeys {
+        RemoteKeys(std::array::from_fn(|device| self.chunk().rkey_of(device).unwrap_or(0)))
     }
 }
 

@@ -11,7 +11,7 @@ use super::Source;
 use crate::process::PerProcess;
 
 /// The largest number of devices in a set.
-pub(crate) const MOST_DEVICES: usize = 8;
+pub(crate) const MOST_DEVICES: usize = crate::protocol::DEVICES_MAX;
 
 /// Protection domains in a fixed order. The first belongs to the primary device. Clones, and sets
 /// of the same domains in the same order, are equal.

@@ -29,7 +29,7 @@ impl protocol::Block for Block {
     #[inline]
     fn remote(&self) -> Option<RemoteAddress> {
         let addr = self.as_ptr().addr() as u64;
-        self.rkey().map(|rkey| RemoteAddress { addr, rkeys: RemoteKeys::one(rkey) })
+        self.rkey().map(|_| RemoteAddress { addr, rkeys: self.rkeys() })
     }
 }
 

@@ -107,6 +107,9 @@ pub(crate) enum FailureCause {
         "this side's device failed ({what}): {error}; connect again: that opens the device again, or uses TCP"
     )]
     Device { what: &'static str, error: String },
+    /// No rail of a connection over several works any more.
+    #[error("all {rails} paths between the devices of both sides have failed; {why}")]
+    Rails { why: &'static str, rails: usize },
     /// A keepalive probe was not answered within this time.
     #[error("the peer did not answer a probe within {0:?}")]
     Silent(Duration),
@@ -120,7 +123,7 @@ impl FailureCause {
     pub(crate) fn kind(&self) -> io::ErrorKind {
         match self {
             Self::Protocol(_) | Self::StrayCompletion { .. } => io::ErrorKind::InvalidData,
-            Self::PeerReset | Self::PeerGone | Self::Completion { .. } => io::ErrorKind::ConnectionReset,
+            Self::PeerReset | Self::PeerGone | Self::Completion { .. } | Self::Rails { .. } => io::ErrorKind::ConnectionReset,
             Self::Aborted | Self::Device { .. } => io::ErrorKind::ConnectionAborted,
             Self::Io { kind, .. } => *kind,
             Self::Silent(_) | Self::Linger(_) => io::ErrorKind::TimedOut,

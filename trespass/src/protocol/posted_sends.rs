@@ -50,6 +50,12 @@ impl<B: Block> PostedSends<B> {
         PostedSends { entries: VecDeque::with_capacity(depth), depth, first: 0, unsignalled: 0 }
     }
 
+    /// The outstanding items, oldest first.
+    #[cfg_attr(not(feature = "rdma"), allow(dead_code, reason = "only queue pairs fail alone"))]
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &CompletedTransmit<B>> {
+        self.entries.iter()
+    }
+
     /// The number of items that can still be posted.
     pub(crate) fn room(&self) -> usize {
         self.depth - self.entries.len()

@@ -178,6 +178,11 @@ impl<B: Block> Rails<B> {
         self.commands.pop_front()
     }
 
+    /// Whether the driver is to do something.
+    pub(crate) fn has_commands(&self) -> bool {
+        !self.commands.is_empty()
+    }
+
     /// Whether nothing waits to be posted.
     pub(crate) fn is_quiet(&self) -> bool {
         self.messages.is_empty()

@@ -34,6 +34,7 @@ pub(super) fn endpoint() -> Endpoint {
 pub(super) fn hello() -> Hello {
     Hello {
         first_slots: None,
+        devices: None,
         minor: 0,
         features: Features::READ.with(Features::COALESCE),
         conn_id: 0x0807_0605_0403_0201,

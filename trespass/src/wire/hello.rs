@@ -12,7 +12,7 @@ use super::limits::Limits;
 use super::preamble::{self, Writer};
 use super::reader::{Reader, shortened, text};
 use super::tlv::{self, MAX_USER_DATA, Tlvs};
-use crate::protocol::FIRST_SLOTS_MIN;
+use crate::protocol::{DEVICES_MAX, FIRST_SLOTS_MIN};
 use crate::wire::{Cause, Unavailable};
 
 /// A side of a connection.
@@ -56,7 +56,9 @@ impl Features {
     pub(crate) const COALESCE: Self = Self(1 << 1);
     /// This side's receives come from a shared receive queue.
     pub(crate) const SHARED_RECEIVE: Self = Self(1 << 2);
-    // 3 one-sided operations, 4 authentication, 5 several paths, 6 channels, 7 resuming: reserved.
+    // 3 one-sided operations, 4 authentication, 6 channels, 7 resuming: reserved.
+    /// Several queue pairs between several devices carry the frames.
+    pub(crate) const RAILS: Self = Self(1 << 5);
     /// The other side may start with fewer receives than it can post, and announces their number.
     pub(crate) const WINDOWS: Self = Self(1 << 8);
     /// The header of a data frame may travel in immediate data.
@@ -75,6 +77,7 @@ impl Features {
     pub(crate) const KNOWN: Self = Self::READ
         .with(Self::COALESCE)
         .with(Self::SHARED_RECEIVE)
+        .with(Self::RAILS)
         .with(Self::WINDOWS)
         .with(Self::IMMEDIATE)
         .with(Self::ATTEND)
@@ -102,6 +105,7 @@ impl Features {
 // Frozen.
 const _: () = {
     assert!(Features::READ.0 == 1 && Features::COALESCE.0 == 2 && Features::SHARED_RECEIVE.0 == 4);
+    assert!(Features::RAILS.0 == 32);
     assert!(Features::WINDOWS.0 == 256 && Features::IMMEDIATE.0 == 512 && Features::ATTEND.0 == 1024);
     assert!(Features::KEEP.0 == 2048 && Features::ANNOUNCE.0 == 4096 && Features::ACKNOWLEDGE.0 == 8192);
     assert!(Role::Client.number() == 1 && Role::Server.number() == 2);
@@ -131,6 +135,9 @@ pub(crate) struct Hello {
     /// Receive slots that it starts with, if not with all. It applies if both sides have
     /// [`Features::WINDOWS`].
     pub(crate) first_slots: Option<u32>,
+    /// The devices that it uses for the connection, if several. It applies if both sides have
+    /// [`Features::RAILS`].
+    pub(crate) devices: Option<u8>,
     /// Its queue pair, or the reason why it has none.
     pub(crate) path: Result<Endpoint, Unavailable>,
     /// Data of its program for the peer's program.
@@ -169,6 +176,9 @@ impl Hello {
         if let Some(first) = self.first_slots {
             tlv::put(&mut writer, tlv::FIRST_SLOTS, &first.to_le_bytes());
         }
+        if let Some(devices) = self.devices {
+            tlv::put(&mut writer, tlv::RAILS, &[devices, 0, 0, 0]);
+        }
         if !self.user_data.is_empty() {
             assert!(self.user_data.len() <= MAX_USER_DATA, "checked where it is configured");
             tlv::put(&mut writer, tlv::USER_DATA, &self.user_data);
@@ -196,6 +206,11 @@ impl Hello {
                 bound: "between 5 and rx_slots",
             });
         }
+        let devices = options.devices;
+        if devices.is_some_and(|devices| !(2..=DEVICES_MAX as u8).contains(&devices)) {
+            let value = devices.unwrap_or(0).into();
+            return Err(WireError::Value { field: "number of devices", value, bound: "from 2 to 8" });
+        }
         let user_data = options.user_data.unwrap_or_default();
         Ok(Self {
             minor,
@@ -207,6 +222,7 @@ impl Hello {
             policy,
             limits,
             first_slots,
+            devices,
             path,
             user_data: user_data.to_vec(),
         })
@@ -219,6 +235,7 @@ struct HelloOptions<'a> {
     endpoint: Option<Endpoint>,
     unavailable: Option<Unavailable>,
     first_slots: Option<u32>,
+    devices: Option<u8>,
     user_data: Option<&'a [u8]>,
 }
 
@@ -236,6 +253,10 @@ impl<'a> HelloOptions<'a> {
                 (tlv::FIRST_SLOTS, value) => {
                     let first = Reader::new(value, "first slots").u32()?;
                     once(&mut options.first_slots, first, "number of first slots")?;
+                }
+                (tlv::RAILS, value) => {
+                    let devices = Reader::new(value, "devices").u8()?;
+                    once(&mut options.devices, devices, "number of devices")?;
                 }
                 (tlv::USER_DATA, value) if value.len() > MAX_USER_DATA => {
                     return Err(WireError::Value {

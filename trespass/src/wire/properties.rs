@@ -60,10 +60,12 @@ fn hello() -> impl Strategy<Value = Hello> {
     let path = prop_oneof![endpoint().prop_map(Ok), unavailable().prop_map(Err)];
     let who = (any::<u8>(), any::<u64>(), any::<u64>(), any::<u32>(), role());
     let first = proptest::option::of(FIRST_SLOTS_MIN..=16);
-    (who, kind, policy, (limits(), first), path, vec(any::<u8>(), 0..=MAX_USER_DATA)).prop_map(
-        |((minor, features, conn_id, generation, role), kind, policy, (limits, first), path, user_data)| {
+    let devices = proptest::option::of(2..=8_u8);
+    (who, kind, policy, (limits(), first, devices), path, vec(any::<u8>(), 0..=MAX_USER_DATA)).prop_map(
+        |((minor, features, conn_id, generation, role), kind, policy, (limits, first, devices), path, user_data)| {
             Hello {
                 first_slots: first,
+                devices,
                 minor,
                 features: Features(features),
                 conn_id,

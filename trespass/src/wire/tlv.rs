@@ -14,12 +14,14 @@ pub(super) const USER_DATA: u16 = 3;
 // 4 is reserved for authentication, and never sent.
 /// The number of receives that the sender starts with (u32), if not all.
 pub(super) const FIRST_SLOTS: u16 = 5;
+/// The number of the sender's devices (u8, and three zero bytes), if it uses several.
+pub(super) const RAILS: u16 = 6;
 
 /// The most data that a program may send with HELLO, in bytes.
 pub(crate) const MAX_USER_DATA: usize = 1024;
 
 // Frozen, like the types of the messages.
-const _: () = assert!(ENDPOINT == 1 && UNAVAILABLE == 2 && USER_DATA == 3 && FIRST_SLOTS == 5);
+const _: () = assert!(ENDPOINT == 1 && UNAVAILABLE == 2 && USER_DATA == 3 && FIRST_SLOTS == 5 && RAILS == 6);
 
 /// Appends an entry.
 pub(super) fn put(writer: &mut Writer, kind: u16, value: &[u8]) {

@@ -77,7 +77,7 @@ pub(super) fn take_any_completion<B: DeviceBlock>(
 
 /// Fails the connection because a request has failed.
 #[cold]
-fn fail_completion<B: DeviceBlock>(
+pub(super) fn fail_completion<B: DeviceBlock>(
     qp: &GenericQueuePair,
     broken: &mut bool,
     protocol: &mut ProtocolMachine<B>,

@@ -346,7 +346,7 @@ impl<B: DeviceBlock> RcDriver<B> {
         let (mut list, mut count) = (qp.start_post_send(), 0);
         loop {
             let next = pull(sends.room() - 1, heads);
-            let payload = RequestPayload::of(&transmit, immediate);
+            let payload = RequestPayload::of(&transmit, immediate, (0, 0));
             let (id, signalled) = sends.push(transmit, next.is_none());
             let flags = if signalled { WorkRequestFlags::Signaled } else { WorkRequestFlags::empty() };
             let request = list.construct_wr(wr_id::encode(*generation, WrId::Send(id as u32)), flags);

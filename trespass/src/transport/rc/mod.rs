@@ -40,6 +40,7 @@ mod driver;
 mod path;
 mod pooled;
 mod queue_pair;
+mod rails_driver;
 mod request;
 pub(super) mod resources;
 mod shared_recv_queue;
@@ -54,6 +55,7 @@ pub(crate) use device::{RdmaDevice, find, named_device, port_addresses};
 pub(crate) use draining::{Drainer, Draining, set_drainer};
 pub(crate) use driver::RcDriver;
 pub(crate) use path::{QpParameters, RcPath};
+pub(crate) use rails_driver::{RailsDriver, RailsPlan};
 
 use crate::protocol::Block;
 

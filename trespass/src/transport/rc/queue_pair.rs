@@ -17,6 +17,7 @@ use sideway::ibverbs::srq::SharedReceiveQueue;
 use super::cq_dispatcher::{CompletedRequest, CqDispatcher, CqSlot, WorkCompletion, WorkerCq};
 use super::draining::{Draining, drain};
 use super::path::QpParameters;
+use super::request::lkey;
 use super::resources::{locked_memory, pool_exhausted};
 use super::shared_recv_queue::SharedRecvQueue;
 use super::wr_id::{self, WrId};
@@ -87,13 +88,18 @@ impl<B: DeviceBlock> RcQueuePair<B> {
             completed: 0,
             probes: 0,
             handshake_messages: Vec::new(),
-            heads: HeaderBuffers { block: None, places: depth as usize, inline },
+            heads: HeaderBuffers { block: None, places: depth as usize, inline, device: 0 },
             shares: false,
             last_wqe_reached: false,
             stopped: false,
             device: Arc::clone(device),
             origin: origin.to_owned(),
         })
+    }
+
+    /// Sets the index of its device among those of the connection. Nothing is posted yet.
+    pub(super) fn set_device(&mut self, device: usize) {
+        (self.receives.device, self.heads.device) = (device, device);
     }
 
     /// The maximum number of completions of one queue pair at one time, without those of shared
@@ -559,6 +565,8 @@ pub(super) struct HeaderBuffers<B> {
     places: usize,
     /// The maximum number of bytes sent inline.
     pub(super) inline: usize,
+    /// The index of the device among those of the connection.
+    device: usize,
 }
 
 impl<B: DeviceBlock> HeaderBuffers<B> {
@@ -594,7 +602,7 @@ impl<B: DeviceBlock> HeaderBuffers<B> {
             place.copy_from_nonoverlapping(head.as_ptr(), len);
             place
         };
-        ScatterGatherEntry::new(block.lkey().unwrap_or(0), place as u64, len as u32)
+        ScatterGatherEntry::new(lkey(block, self.device), place as u64, len as u32)
     }
 }
 
@@ -605,11 +613,13 @@ pub(super) struct PostedReceives<B> {
     /// The count of the receive at the front.
     first: u64,
     room: usize,
+    /// The index of the device among those of the connection.
+    device: usize,
 }
 
 impl<B: DeviceBlock> PostedReceives<B> {
     fn new(room: usize) -> Self {
-        Self { posted: VecDeque::with_capacity(room), first: 0, room }
+        Self { posted: VecDeque::with_capacity(room), first: 0, room, device: 0 }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -632,7 +642,7 @@ impl<B: DeviceBlock> PostedReceives<B> {
         {
             let (address, len) = (block.address(), block.bytes().len());
             // Unregistered memory has no key; the device rejects key 0.
-            let lkey = block.lkey().unwrap_or(0);
+            let lkey = lkey(&block, self.device);
             let id = self.first + self.posted.len() as u64;
             self.posted.push_back(block);
             let request = list.construct_wr(wr_id::encode(generation, WrId::Receive(id as u32)));

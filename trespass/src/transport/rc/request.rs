@@ -11,7 +11,7 @@ use super::DeviceBlock;
 use super::queue_pair::HeaderBuffers;
 use crate::protocol::frame::{HEADER_LEN, Head, Immediate};
 use crate::protocol::{
-    Block, BlockPieces, BlockShare, Blocks, Frame, GATHER_MAX, ProtocolMachine, Segment, TransmitItem,
+    Block, BlockPieces, BlockShare, Blocks, Frame, GATHER_MAX, ProtocolMachine, TransmitItem,
 };
 
 /// A range of a block's memory, as a scatter/gather entry names it.
@@ -22,15 +22,24 @@ pub(super) struct LocalSegment {
     len: usize,
 }
 
+/// The local key of a block for one of its devices. Most connections have one device, and a constant
+/// index.
+#[inline(always)]
+pub(super) fn lkey(block: &impl DeviceBlock, device: usize) -> u32 {
+    if device == 0 { block.lkey() } else { block.lkey_of(device) }.unwrap_or(0)
+}
+
 impl LocalSegment {
     const NONE: Self = Self { lkey: 0, address: std::ptr::null(), len: 0 };
 
-    fn of(block: &impl DeviceBlock, start: usize, end: usize) -> Self {
+    /// `device` is the index of the device that accesses it.
+    #[inline(always)]
+    fn of(block: &impl DeviceBlock, device: usize, start: usize, end: usize) -> Self {
         let end = end.min(block.bytes().len());
         let start = start.min(end);
         // Unregistered memory has no key; the device rejects key 0.
         Self {
-            lkey: block.lkey().unwrap_or(0),
+            lkey: lkey(block, device),
             address: block.address().wrapping_add(start),
             len: end - start,
         }
@@ -58,19 +67,19 @@ pub(super) struct GatherList {
 }
 
 impl GatherList {
-    fn of<B: DeviceBlock>(pieces: &BlockPieces<B>) -> Self {
+    fn of<B: DeviceBlock>(pieces: &BlockPieces<B>, device: usize) -> Self {
         let mut list = Self { pieces: [LocalSegment::NONE; GATHER_MAX], count: 0 };
         let full = pieces.iter().filter(|piece| piece.len > 0);
         for (place, piece) in list.pieces.iter_mut().zip(full) {
-            *place = LocalSegment::of(&piece.block, 0, piece.len);
+            *place = LocalSegment::of(&piece.block, device, 0, piece.len);
             list.count += 1;
         }
         list
     }
 
-    fn of_share<B: DeviceBlock>(share: &BlockShare<B>) -> Self {
+    fn of_share<B: DeviceBlock>(share: &BlockShare<B>, device: usize) -> Self {
         let mut list = Self { pieces: [LocalSegment::NONE; GATHER_MAX], count: 1 };
-        list.pieces[0] = LocalSegment::of(share.block(), share.at(), share.at() + share.len());
+        list.pieces[0] = LocalSegment::of(share.block(), device, share.at(), share.at() + share.len());
         list
     }
 
@@ -90,7 +99,8 @@ pub(super) enum RequestPayload {
     /// A frame. The immediate data replaces its header, which is then not among the parts.
     Frame(FrameParts, Option<Immediate>),
     Read {
-        from: Segment,
+        addr: u64,
+        rkey: u32,
         into: LocalSegment,
     },
     Probe,
@@ -120,7 +130,7 @@ fn without_header<B: Block>(frame: &Frame<B>, immediate: bool) -> (Option<Immedi
 
 /// Whether a frame needs a buffer of [`HeaderBuffers`] for bytes that lie in no block. It needs
 /// none if the frame fits inline.
-fn needs_head<B: Block>(frame: &Frame<B>, immediate: bool, inline: usize) -> bool {
+pub(super) fn needs_head<B: Block>(frame: &Frame<B>, immediate: bool, inline: usize) -> bool {
     let head = match frame {
         Frame::Short(head) | Frame::Gather { head, .. } | Frame::Part { head, .. } => head.bytes().len(),
         Frame::Whole { .. } => return false,
@@ -130,13 +140,19 @@ fn needs_head<B: Block>(frame: &Frame<B>, immediate: bool, inline: usize) -> boo
 }
 
 impl RequestPayload {
-    /// `immediate`: whether immediate data may replace a header.
-    pub(super) fn of<B: DeviceBlock>(transmit: &TransmitItem<B>, immediate: bool) -> Self {
+    /// `immediate`: whether immediate data may replace a header. `devices`: the indices of this
+    /// side's and of the peer's device.
+    #[inline(always)]
+    pub(super) fn of<B: DeviceBlock>(
+        transmit: &TransmitItem<B>,
+        immediate: bool,
+        (device, peer_device): (usize, usize),
+    ) -> Self {
         let frame = match transmit {
             TransmitItem::Send(frame) => frame,
             TransmitItem::Read(read) => {
-                let into = LocalSegment::of(&read.into, 0, read.from.len as usize);
-                return Self::Read { from: read.from, into };
+                let into = LocalSegment::of(&read.into, device, 0, read.from.len as usize);
+                return Self::Read { addr: read.from.addr, rkey: read.from.rkeys.of(peer_device), into };
             }
             TransmitItem::Probe => return Self::Probe,
         };
@@ -144,13 +160,13 @@ impl RequestPayload {
         let parts = match frame {
             Frame::Short(head) => FrameParts::Short(head.behind(left_out)),
             Frame::Whole { block, start, end, .. } => {
-                FrameParts::Whole(LocalSegment::of(block, start + left_out, *end))
+                FrameParts::Whole(LocalSegment::of(block, device, start + left_out, *end))
             }
             Frame::Gather { head, pieces } => {
-                FrameParts::Gather(head.behind(left_out), GatherList::of(pieces))
+                FrameParts::Gather(head.behind(left_out), GatherList::of(pieces, device))
             }
             Frame::Part { head, share } => {
-                FrameParts::Gather(head.behind(left_out), GatherList::of_share(share))
+                FrameParts::Gather(head.behind(left_out), GatherList::of_share(share, device))
             }
         };
         Self::Frame(parts, immediate)
@@ -159,7 +175,7 @@ impl RequestPayload {
     /// A payload from the first `end` bytes of a block. They are the frame, or the frame without
     /// its header.
     pub(super) fn whole(block: &impl DeviceBlock, end: usize, immediate: Option<Immediate>) -> Self {
-        Self::Frame(FrameParts::Whole(LocalSegment::of(block, 0, end)), immediate)
+        Self::Frame(FrameParts::Whole(LocalSegment::of(block, 0, 0, end)), immediate)
     }
 
     /// Fills in the request `id`.
@@ -185,10 +201,10 @@ impl RequestPayload {
                 // same request, blocks and `heads`.
                 unsafe { parts.append(send, id, heads) };
             }
-            Self::Read { from, into } => {
+            Self::Read { addr, rkey, into } => {
                 // SAFETY: the block that the READ fills lives until the request has completed, and
                 // nobody accesses it, by this function's contract. `PostedSends` keeps it.
-                unsafe { request.setup_read(from.rkeys.of(0), from.addr).setup_sge_list(&[into.entry()]) };
+                unsafe { request.setup_read(rkey, addr).setup_sge_list(&[into.entry()]) };
             }
             // A WRITE of 0 bytes: the device checks neither key nor address.
             Self::Probe => drop(request.setup_write(0, 0)),

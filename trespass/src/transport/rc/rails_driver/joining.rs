@@ -1,0 +1,119 @@
+//! Making, connecting and stopping the queue pairs of rails.
+
+use std::time::Instant;
+
+use mio::Token;
+
+use super::super::DeviceBlock;
+use super::super::path::{connect_to, endpoint_of};
+use super::super::queue_pair::QueuePairOwner;
+use super::{RailPair, RailsDriver};
+use crate::protocol::{Blocks, CallBuffer, ProtocolMachine};
+use crate::rails::{PeerOffer, RailCommand};
+use crate::wire::{Endpoint, Unavailable};
+
+impl<B: DeviceBlock> RailsDriver<B> {
+    /// Does what the rails ask for.
+    pub(super) fn execute<P: Blocks<Block = B>>(
+        &mut self,
+        command: RailCommand,
+        protocol: &mut ProtocolMachine<B>,
+        blocks: &mut P,
+        now: Instant,
+    ) {
+        match command {
+            RailCommand::Create { rail, offer } => {
+                let made = self.create(rail, offer, protocol, blocks);
+                let made = made.inspect_err(|error| {
+                    tracing::info!(rail, ?error, "a rail has no queue pair");
+                    drop(self.take_pair(rail));
+                });
+                self.rails.created(rail, made.ok(), now);
+            }
+            RailCommand::Connect { rail, peer } => {
+                let connected = self.connect(rail, &peer, protocol, blocks);
+                let connected = connected.inspect_err(|error| {
+                    tracing::info!(rail, ?error, "a rail's queue pair cannot be connected");
+                });
+                self.rails.connected(rail, connected.is_ok(), now);
+            }
+            RailCommand::Stop { rail } => self.stop(rail, protocol, now),
+        }
+    }
+
+    /// Makes a queue pair for a rail. The server connects it, too.
+    fn create<P: Blocks<Block = B>>(
+        &mut self,
+        rail: usize,
+        offer: Option<PeerOffer>,
+        protocol: &ProtocolMachine<B>,
+        blocks: &mut P,
+    ) -> Result<(u8, Endpoint), Unavailable> {
+        let device = match &offer {
+            None => rail % self.ports.len(),
+            Some(offer) => self.device_for(rail, offer),
+        };
+        let port = &self.ports[device];
+        let mut owner = QueuePairOwner::new(&port.device, &port.describe(), &self.parameters, None)?;
+        owner.set_device(device);
+        let (own, endpoint) = endpoint_of(&owner, port, &self.parameters)?;
+        if let Some(dispatcher) = owner.own_dispatcher() {
+            let registered = dispatcher.register(self.channels.registry(), Token(rail));
+            registered.map_err(|error| {
+                Unavailable::new(crate::wire::Cause::Descriptors, error.to_string())
+            })?;
+        }
+        self.pairs[rail] = Some(RailPair { owner, device, own: Some(own), to_post: Vec::new() });
+        if let Some(offer) = offer {
+            self.connect(rail, &offer.endpoint, protocol, blocks)?;
+        }
+        Ok((device as u8, endpoint))
+    }
+
+    /// The device for an offer of the client: first the one whose address is most like the offered
+    /// one, then, if no path is found, the others in turn.
+    fn device_for(&self, rail: usize, offer: &PeerOffer) -> usize {
+        let likeness = |device: &usize| {
+            let own = self.ports[*device].path.gid().map_or([0; 16], |gid| gid.raw);
+            let same = own.iter().zip(&offer.endpoint.gid).take_while(|(own, peer)| own == peer).count();
+            let is_used = self.pairs.iter().flatten().any(|pair| pair.device == *device);
+            (is_used, std::cmp::Reverse(same), (*device + self.ports.len() - rail % self.ports.len()) % self.ports.len())
+        };
+        let mut devices: Vec<_> = (0..self.ports.len()).collect();
+        devices.sort_by_key(likeness);
+        devices[(offer.attempt.saturating_sub(1) as usize) % devices.len()]
+    }
+
+    fn connect<P: Blocks<Block = B>>(
+        &mut self,
+        rail: usize,
+        peer: &Endpoint,
+        protocol: &ProtocolMachine<B>,
+        blocks: &mut P,
+    ) -> Result<(), Unavailable> {
+        let Some(RailPair { owner, device, own, .. }) = &mut self.pairs[rail] else { return Ok(()) };
+        let Some(own) = own.take() else { return Ok(()) };
+        connect_to(owner, &self.ports[*device], &self.parameters, &own, peer, self.reads)?;
+        let wanted = self.rails.receives_wanted(protocol, 0);
+        owner.fill(blocks, wanted, self.slot_size)?;
+        // The completion queue is armed with the others, at the end of a turn.
+        self.may_have_events = true;
+        Ok(())
+    }
+
+    /// Moves a rail's queue pair to the error state, and takes back what it held.
+    fn stop(&mut self, rail: usize, protocol: &mut ProtocolMachine<B>, now: Instant) {
+        if let Some(pair) = &mut self.pairs[rail] {
+            pair.owner.device.read_async_events();
+            pair.owner.stop();
+            self.poll_rail(rail, protocol, None, &mut CallBuffer::default(), now);
+        }
+        if let Some(pair) = self.take_pair(rail) {
+            // What the device has not returned stays with the queue pair, which is drained.
+            pair.owner.sends.iter().for_each(|outstanding| self.rails.lost(rail, outstanding, now));
+        }
+        if let Err(error) = self.rails.stopped(rail, protocol, now) {
+            protocol.violated(error);
+        }
+    }
+}
