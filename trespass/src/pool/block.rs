@@ -149,17 +149,16 @@ impl Block {
 }
 
 /// Keys for the devices of a connection over several.
-#[cfg_attr(not(feature = "rdma"), allow(dead_code, reason = "nothing is registered"))]
 impl Block {
     /// The local key for a device of the pool, by its index; `None` if the memory is not registered
     /// with it.
+    #[cfg_attr(not(feature = "rdma"), allow(dead_code, reason = "no device sends it"))]
     #[inline]
     pub(crate) fn lkey_of(&self, device: usize) -> Option<u32> {
         self.chunk().lkey_of(device)
     }
 
     /// The remote key for a device of the pool, by its index.
-    #[allow(dead_code, reason = "for connections over several devices")]
     #[inline]
     pub(crate) fn rkey_of(&self, device: usize) -> Option<u32> {
         self.chunk().rkey_of(device)
