@@ -10,7 +10,6 @@ use super::cache;
 use super::chunk::Chunk;
 use super::core::PoolCore;
 use super::registrations::Registrations;
-use crate::protocol::RemoteKeys;
 
 /// A block that is lent, or in a thread's cache: a `Block` without its drop.
 #[derive(Clone, Copy)]
@@ -150,26 +149,19 @@ impl Block {
 }
 
 /// Keys for the devices of a connection over several.
-#[cfg_attr(not(feature = "rdma"), allow(dead_code, reason = "nothing is registered"))]
 impl Block {
     /// The local key for a device of the pool, by its index; `None` if the memory is not registered
     /// with it.
+    #[cfg_attr(not(feature = "rdma"), allow(dead_code, reason = "no device sends it"))]
     #[inline]
     pub(crate) fn lkey_of(&self, device: usize) -> Option<u32> {
         self.chunk().lkey_of(device)
     }
 
     /// The remote key for a device of the pool, by its index.
-    #[cfg(test)]
-    pub(super) fn rkey_of(&self, device: usize) -> Option<u32> {
-        self.chunk().rkey_of(device)
-    }
-
-    /// The remote keys for all devices of the pool; 0 for each with which the memory is not
-    /// registered.
     #[inline]
-    pub(super) fn rkeys(&self) -> RemoteKeys {
-        RemoteKeys(std::array::from_fn(|device| self.chunk().rkey_of(device).unwrap_or(0)))
+    pub(crate) fn rkey_of(&self, device: usize) -> Option<u32> {
+        self.chunk().rkey_of(device)
     }
 }
 

@@ -15,6 +15,7 @@ use test_harness::alone;
 use super::domain_set::MOST_DEVICES;
 use super::*;
 use crate::config::Builder;
+use crate::protocol;
 use crate::transport::pools::{forget_pools_of, pool_over};
 
 const KIB: usize = 1 << 10;
@@ -186,6 +187,13 @@ fn the_keys_of_each_device_reach_a_block() {
     assert_eq!((lkeys(&slot), rkeys(&slot)), ([true, true, true, false], [false; 4]));
     assert_eq!((lkeys(&staged), rkeys(&staged)), ([true, true, true, false], [true, true, true, false]));
     assert_eq!((staged.lkey(), staged.rkey()), (staged.lkey_of(0), staged.rkey_of(0)));
+    let remote = protocol::Block::remote(&staged).unwrap();
+    assert_eq!(remote.addr, staged.as_ptr().addr() as u64);
+    assert_eq!(
+        remote.rkeys.0.map(|key| Some(key).filter(|key| *key != 0))[..4],
+        [0, 1, 2, 3].map(|n| staged.rkey_of(n))
+    );
+    assert_eq!(protocol::Block::remote(&slot), None);
     assert_eq!((staged.lkey_of(MOST_DEVICES), staged.rkey_of(usize::MAX)), (None, None));
     assert!(staged.is_registered_in(pool.domain_id()) && staged.is_read_by_processors());
     for device in 0..3 {
@@ -369,6 +377,8 @@ fn connections_go_on_over_the_other_devices() {
             assert_eq!((lkeys(new), rkeys(new)), (keys, keys));
             assert_eq!((new.lkey().is_some(), new.rkey().is_some()), (other == 0, other == 0));
             assert!(new.is_registered_in(pool.domain_id()));
+            let remote = protocol::Block::remote(new).unwrap();
+            assert_eq!([0, 1].map(|device| remote.rkeys.of(device) != 0), keys);
             assert_eq!(pool.stats().refused, 0);
             assert_carries(pool, &domains, other);
         }

@@ -9,9 +9,10 @@ use sideway::ibverbs::protection_domain::ProtectionDomain;
 
 use super::Source;
 use crate::process::PerProcess;
+use crate::protocol::DEVICES_MAX;
 
 /// The largest number of devices in a set.
-pub(crate) const MOST_DEVICES: usize = crate::protocol::DEVICES_MAX;
+pub(crate) const MOST_DEVICES: usize = DEVICES_MAX;
 
 /// Protection domains in a fixed order. The first belongs to the primary device. Clones, and sets
 /// of the same domains in the same order, are equal.

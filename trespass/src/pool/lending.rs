@@ -29,7 +29,11 @@ impl protocol::Block for Block {
     #[inline]
     fn remote(&self) -> Option<RemoteAddress> {
         let addr = self.as_ptr().addr() as u64;
-        self.rkey().map(|_| RemoteAddress { addr, rkeys: self.rkeys() })
+        let mut rkeys = RemoteKeys::one(self.rkey().unwrap_or_default());
+        for (device, key) in rkeys.0.iter_mut().enumerate().skip(1) {
+            *key = self.rkey_of(device).unwrap_or_default();
+        }
+        (rkeys != RemoteKeys::default()).then_some(RemoteAddress { addr, rkeys })
     }
 }
 
