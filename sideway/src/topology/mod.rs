@@ -74,6 +74,13 @@ impl Topology {
         PciFunction::read(&self.root.join("bus/pci/devices").join(address.to_string()))
     }
 
+    /// The NUMA node of a processor (`/sys/devices/system/cpu/cpuN/nodeM`), counted as
+    /// `sched_getcpu` and `sched_getaffinity` do. `None` if the kernel does not report it.
+    pub fn numa_node_of_cpu(&self, cpu: usize) -> Option<u32> {
+        let folder = self.root.join(format!("devices/system/cpu/cpu{cpu}"));
+        names(&folder).iter().find_map(|name| name.strip_prefix("node")?.parse().ok())
+    }
+
     /// A network interface (`/sys/class/net`); `None` if the kernel does not list it, also in this
     /// network namespace.
     pub fn netdev(&self, name: &str) -> Option<Netdev> {

@@ -311,6 +311,16 @@ fn a_function_behind_a_volume_management_device_is_in_its_domain() {
 }
 
 #[test]
+fn a_processor_has_a_numa_node() {
+    let tree = Tree::new("cpu");
+    tree.file("devices/system/cpu/cpu3/topology/core_id", "0\n");
+    tree.link("devices/system/cpu/cpu3/node1", "devices/system/node/node1");
+    tree.file("devices/system/cpu/cpu4/nodes", "1\n");
+    let topology = tree.topology();
+    assert_eq!([3, 4, 5].map(|cpu| topology.numa_node_of_cpu(cpu)), [Some(1), None, None]);
+}
+
+#[test]
 fn an_empty_tree_has_no_devices() {
     let tree = Tree::new("empty");
     assert_eq!(tree.topology().devices(), []);
