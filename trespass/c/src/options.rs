@@ -94,6 +94,7 @@ numbers! {
     "traffic_class" traffic_class number;
     "service_level" service_level number;
     "hop_limit" hop_limit number;
+    "rails_after" rails_after number;
     "ack_timeout" ack_timeout number;
     "retry_count" retry_count number;
     "rnr_retry" rnr_retry number;

@@ -167,6 +167,14 @@ setters! {
     /// this power, 1 to
     /// 22. Default: 14 (67 ms).
     ack_timeout: u8;
+    /// Bytes that pass in both directions before a connection adds the queue pairs of its further
+    /// devices ([`devices`](Self::devices)), so that a short connection has one. Default: 256 KiB.
+    rails_after: u64;
+    /// How long a request of a connection over several devices may take until its path counts as
+    /// failed, although the device has reported nothing: 10 ms to 1 hour. It must be longer than the
+    /// device's own retries ([`ack_timeout`](Self::ack_timeout), [`retry_count`](Self::retry_count)).
+    /// Default: 3 s.
+    rail_timeout: Duration;
     /// How often the device retransmits: 0 to 7. Default: 7.
     retry_count: u8;
     /// How often the device retries after an RNR NAK: 0 to 7, where 7 is without limit. In normal

@@ -52,6 +52,8 @@ pub struct Config {
     pub(crate) policy_of_environment: bool,
     /// In the program's order; empty for the device with the socket's address.
     pub(crate) devices: Vec<DeviceName>,
+    pub(crate) rails_after: u64,
+    pub(crate) rail_timeout: Duration,
     pub(crate) gid_index: Option<u8>,
     pub(crate) path_mtu: Option<u16>,
     pub(crate) traffic_class: u8,
@@ -159,6 +161,8 @@ impl Default for Config {
             policy: Policy::Auto,
             policy_of_environment: false,
             devices: Vec::new(),
+            rails_after: 256 << 10,
+            rail_timeout: Duration::from_secs(3),
             gid_index: None,
             path_mtu: None,
             traffic_class: 0,

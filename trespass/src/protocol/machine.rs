@@ -550,6 +550,7 @@ impl<B: Block> ProtocolMachine<B> {
     }
 
     /// The sequence number of the next frame to send.
+    #[cfg(test)]
     pub(crate) fn next_number(&self) -> u32 {
         self.credits.sent()
     }

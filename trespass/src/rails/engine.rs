@@ -89,16 +89,17 @@ pub(crate) struct Rails<B> {
 }
 
 impl<B: Block> Rails<B> {
-    /// Begins with one rail, which the handshake has proven.
-    pub(crate) fn new(setup: RailsSetup, protocol: &mut ProtocolMachine<B>, now: Instant) -> Self {
+    /// Begins with one rail, which the handshake has proven. `first` is the sequence number of the
+    /// first frame.
+    pub(crate) fn new(setup: RailsSetup, first: u32, now: Instant) -> Self {
         let mut rails: Vec<_> = (0..setup.rails).map(|_| Rail::new()).collect();
         rails[0].begin(1);
         rails[0].state = RailState::Up;
         rails[0].backoff.came_up(now);
-        let rails = Self {
+        Self {
             setup,
             rails,
-            sent: SentFrames::new(protocol.next_number()),
+            sent: SentFrames::new(first),
             early: EarlyFrames::new(),
             reads_again: VecDeque::new(),
             messages: VecDeque::new(),
@@ -108,9 +109,7 @@ impl<B: Block> Rails<B> {
             choices: 0,
             counters: RailCounters::default(),
             last_cause: None,
-        };
-        rails.limit_reads(protocol);
-        rails
+        }
     }
 
     pub(crate) fn count(&self) -> usize {

@@ -146,9 +146,10 @@ impl Rail {
         self.state == RailState::Up
     }
 
-    /// Whether its queue pair must have receives.
+    /// Whether its queue pair must have receives. The driver posts the first ones when it connects
+    /// the pair.
     pub(super) fn has_receives(&self) -> bool {
-        matches!(self.state, RailState::Connecting { .. } | RailState::Proving { .. } | RailState::Up)
+        matches!(self.state, RailState::Proving { .. } | RailState::Up)
     }
 
     /// The READs in the send queue.

@@ -19,8 +19,14 @@ use crate::session::connecting::PendingConnect;
 use crate::session::connection::{self, Connection};
 use crate::transport::pools::pool_of;
 #[cfg(feature = "rdma")]
+use crate::pool::DomainSet;
+#[cfg(feature = "rdma")]
 use crate::transport::pools::pool_over;
+#[cfg(feature = "rdma")]
+use crate::transport::rc::{DevicePort, RailsOffer, find_rails};
 use crate::transport::{CqSlot, RdmaPath};
+#[cfg(feature = "rdma")]
+use crate::wire::Features;
 use crate::wire::{Kind, Policy, Unavailable};
 
 /// Delays between attempts to listen on a port in use. They double up to a limit.
@@ -29,6 +35,10 @@ fn retry_delays() -> impl Iterator<Item = Duration> {
     const LONGEST: Duration = Duration::from_secs(1);
     iter::successors(Some(FIRST), |delay| Some((*delay * 2).min(LONGEST)))
 }
+
+/// The most receives of a connection over several devices.
+#[cfg(feature = "rdma")]
+const RAILS_RX_SLOTS: u32 = 4096;
 
 /// These receives: 96 KiB, or 192 KiB over SoftRoCE, whose slots are larger.
 const FEW_SLOTS: u32 = 12;
@@ -165,22 +175,67 @@ impl Config {
         use crate::transport::rc::{QpParameters, find};
 
         let port = find(local, &self.devices, self.gid_index)?;
-        let domain = port.device.domain();
+        let rails = self.rails_offer(&port, local, pool, slot.is_some());
+        if let Some(offer) = &rails {
+            terms.features = terms.features.with(Features::RAILS);
+            terms.devices = Some(offer.ports.len() as u8);
+        }
+        let domains = match &rails {
+            None => port.device.domain().into(),
+            Some(offer) => {
+                DomainSet::new(offer.ports.iter().map(|port| port.device.domain().clone()).collect())
+            }
+        };
         let suited = if port.device.wants_long_frames() { self.with_long_frames() } else { None };
         let (config, pool) = match &suited {
-            None => (self, pool_over(domain, Some(pool), self)?),
+            None => (self, pool_over(&domains, Some(pool), self)?),
             Some(config) => {
                 terms.limits = config.limits();
                 // This pool has other slots, but the program may send blocks of the other one.
                 // Unregistered blocks are copied.
-                if let Err(error) = pool.register(domain) {
+                if let Err(error) = pool.register_in(&domains) {
                     tracing::debug!(%error, "the pool's blocks will be copied");
                 }
-                (config, pool_over(domain, None, config)?)
+                (config, pool_over(&domains, None, config)?)
             }
         };
         port.device.limit(terms);
-        Ok(RdmaPath::new(port, QpParameters::of(config), pool).at(slot))
+        for further in rails.iter().flat_map(|offer| &offer.ports) {
+            further.device.limit(terms);
+        }
+        let path = RdmaPath::new(port, QpParameters::of(config), pool).at(slot);
+        Ok(match rails {
+            Some(offer) => path.with_rails(offer),
+            None => path,
+        })
+    }
+
+    /// The ports and times for further rails, if a connection may have them.
+    ///
+    /// A worker's connections share one completion queue, and shared receives belong to one device.
+    /// A number in immediate data has 13 bits, of which frames from other rails may be ahead.
+    #[cfg(feature = "rdma")]
+    fn rails_offer(
+        &self,
+        port: &DevicePort,
+        local: SocketAddr,
+        pool: &Pool,
+        in_worker: bool,
+    ) -> Option<RailsOffer> {
+        if in_worker || self.srq || self.rx_slots > RAILS_RX_SLOTS || self.devices.len() == 1 {
+            return None;
+        }
+        // The devices of a pool of the program are the program's choice.
+        if self.given_pool.is_some() && pool.domain().is_some() && self.devices.is_empty() {
+            return None;
+        }
+        let ports = find_rails(port, local, &self.devices, self.gid_index);
+        (ports.len() > 1).then_some(RailsOffer {
+            ports,
+            join_after: self.rails_after,
+            request_timeout: self.rail_timeout,
+            probe_timeout: self.probe_timeout,
+        })
     }
 
     #[cfg(not(feature = "rdma"))]

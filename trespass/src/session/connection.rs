@@ -158,7 +158,7 @@ impl Connection {
         let (local, peer) = (socket.local_addr()?, socket.peer_addr().map_err(reset_at_the_end)?);
         let (kind, agreed) = (established.agreed.kind, established.agreed);
         let ((driver, pool), link, fallback) = match established.path {
-            Ok(path) => (TransportDriver::over(path, socket)?, LinkType::Rc, None),
+            Ok(path) => (TransportDriver::over(path, socket, &agreed)?, LinkType::Rc, None),
             Err(reason) => (
                 (TransportDriver::tcp(socket), usable_pool(pool, config)?.without_device()),
                 LinkType::Tcp,

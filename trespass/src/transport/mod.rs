@@ -32,6 +32,7 @@ pub(crate) use self::driver::{Driver, PollScope, SystemEvent};
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub(crate) use self::driver::{PollFlags, Sources};
 use self::tcp::TcpDriver;
+use crate::handshake::Agreed;
 use crate::pool::{Block, Pool};
 use crate::process::Descriptor;
 use crate::protocol::{CallBuffer, ConnectionKind, GATHER_MAX, ProtocolMachine};
@@ -46,6 +47,9 @@ pub(crate) enum TransportDriver {
     /// An RC queue pair.
     #[cfg(feature = "rdma")]
     Rc(Box<rc::RcDriver<Block>>),
+    /// RC queue pairs between several devices.
+    #[cfg(feature = "rdma")]
+    Rails(Box<rc::RailsDriver<Block>>),
 }
 
 /// The completion queue that a worker's queue pairs share; it dispatches completions to their
@@ -76,8 +80,16 @@ impl TransportDriver {
     /// memory is registered with its device. `socket` stays as the control channel. Fails if the
     /// path has no queue pair.
     #[cfg(feature = "rdma")]
-    pub(crate) fn over(path: RdmaPath, socket: TcpStream) -> io::Result<(Self, Pool)> {
+    pub(crate) fn over(
+        mut path: RdmaPath,
+        socket: TcpStream,
+        agreed: &Agreed,
+    ) -> io::Result<(Self, Pool)> {
         let pool = path.blocks().clone();
+        if let Some(plan) = path.take_rails(agreed) {
+            let rails = rc::RailsDriver::new(path, plan, socket, agreed)?;
+            return Ok((Self::Rails(Box::new(rails)), pool));
+        }
         let rc = rc::RcDriver::new(path, socket).ok_or_else(|| io::Error::other("no queue pair was made"))?;
         Ok((Self::Rc(Box::new(rc)), pool))
     }
@@ -96,7 +108,7 @@ impl TransportDriver {
         match self {
             Self::Tcp(tcp) => tcp.set_most_calls(most),
             #[cfg(feature = "rdma")]
-            Self::Rc(_) => unreachable!("a queue pair reads no socket"),
+            Self::Rc(_) | Self::Rails(_) => unreachable!("a queue pair reads no socket"),
         }
     }
 
@@ -111,6 +123,8 @@ impl TransportDriver {
             Self::Tcp(_) => true,
             #[cfg(feature = "rdma")]
             Self::Rc(rc) => rc.has_told_peer(),
+            #[cfg(feature = "rdma")]
+            Self::Rails(rails) => rails.has_told_peer(),
         }
     }
 
@@ -119,7 +133,7 @@ impl TransportDriver {
         match self {
             Self::Tcp(tcp) => tcp.half_close(),
             #[cfg(feature = "rdma")]
-            Self::Rc(_) => (),
+            Self::Rc(_) | Self::Rails(_) => (),
         }
     }
 
@@ -129,6 +143,8 @@ impl TransportDriver {
             Self::Tcp(_) => true,
             #[cfg(feature = "rdma")]
             Self::Rc(rc) => rc.is_alone(),
+            #[cfg(feature = "rdma")]
+            Self::Rails(_) => true,
         }
     }
 
@@ -138,6 +154,8 @@ impl TransportDriver {
             Self::Tcp(tcp) => tcp.descriptor(),
             #[cfg(feature = "rdma")]
             Self::Rc(rc) => rc.socket(),
+            #[cfg(feature = "rdma")]
+            Self::Rails(rails) => rails.socket(),
         }
     }
 
@@ -147,6 +165,8 @@ impl TransportDriver {
             Self::Tcp(_) => None,
             #[cfg(feature = "rdma")]
             Self::Rc(rc) => rc.control_socket(),
+            #[cfg(feature = "rdma")]
+            Self::Rails(rails) => rails.control_socket(),
         }
     }
 
@@ -156,6 +176,8 @@ impl TransportDriver {
             Self::Tcp(_) => GATHER_MAX,
             #[cfg(feature = "rdma")]
             Self::Rc(rc) => rc.gather(),
+            #[cfg(feature = "rdma")]
+            Self::Rails(rails) => rails.gather(),
         }
     }
 
@@ -166,6 +188,8 @@ impl TransportDriver {
             Self::Tcp(_) => debug_assert!(false, "a socket completes nothing"),
             #[cfg(feature = "rdma")]
             Self::Rc(rc) => rc.completed(protocol, completed),
+            #[cfg(feature = "rdma")]
+            Self::Rails(_) => debug_assert!(false, "rails share no completion queue"),
         }
     }
 
@@ -181,6 +205,8 @@ impl TransportDriver {
             Self::Tcp(_) => (),
             #[cfg(feature = "rdma")]
             Self::Rc(rc) => rc.completion_queue_failed(protocol, error),
+            #[cfg(feature = "rdma")]
+            Self::Rails(_) => (),
         }
     }
 
@@ -190,6 +216,8 @@ impl TransportDriver {
             Self::Tcp(_) => None,
             #[cfg(feature = "rdma")]
             Self::Rc(rc) => Some(rc.describe()),
+            #[cfg(feature = "rdma")]
+            Self::Rails(rails) => Some(rails.describe()),
         }
     }
 
@@ -199,12 +227,14 @@ impl TransportDriver {
             Self::Tcp(_) => None,
             #[cfg(feature = "rdma")]
             Self::Rc(rc) => Some(rc.device()),
+            #[cfg(feature = "rdma")]
+            Self::Rails(rails) => Some(rails.device()),
         }
     }
 
     /// Never called, because a build without RDMA has no path.
     #[cfg(not(feature = "rdma"))]
-    pub(crate) fn over(path: RdmaPath, _: TcpStream) -> io::Result<(Self, Pool)> {
+    pub(crate) fn over(path: RdmaPath, _: TcpStream, _: &Agreed) -> io::Result<(Self, Pool)> {
         match path {}
     }
 }
@@ -216,6 +246,8 @@ macro_rules! whichever {
             TransportDriver::Tcp(driver) => Driver::<Pool>::$call(driver),
             #[cfg(feature = "rdma")]
             TransportDriver::Rc(driver) => Driver::<Pool>::$call(&**driver),
+            #[cfg(feature = "rdma")]
+            TransportDriver::Rails(driver) => Driver::<Pool>::$call(&**driver),
         }
     };
     ($driver:ident.$call:ident($($argument:expr),*)) => {
@@ -223,6 +255,8 @@ macro_rules! whichever {
             TransportDriver::Tcp(driver) => Driver::<Pool>::$call(driver, $($argument),*),
             #[cfg(feature = "rdma")]
             TransportDriver::Rc(driver) => Driver::<Pool>::$call(&mut **driver, $($argument),*),
+            #[cfg(feature = "rdma")]
+            TransportDriver::Rails(driver) => Driver::<Pool>::$call(&mut **driver, $($argument),*),
         }
     };
 }

@@ -24,6 +24,8 @@ pub(crate) enum Target {
     Soft,
     /// The same, with shared receive queues.
     SoftShared,
+    /// Queue pairs between several software devices.
+    SoftRails,
     /// Queue pairs of the system's devices.
     System,
     /// The two above, for connections that start with the connection manager.
@@ -65,7 +67,7 @@ impl Fixture {
         match self.target {
             Target::Tcp => builder,
             Target::SoftByCm | Target::SystemByCm => patient(builder),
-            Target::Soft | Target::SoftShared | Target::System => {
+            Target::Soft | Target::SoftShared | Target::SoftRails | Target::System => {
                 patient(builder).policy(Policy::RequireRdma)
             }
         }
@@ -77,6 +79,7 @@ impl Fixture {
         match self.target {
             Target::Tcp => builder.policy(Policy::TcpOnly),
             Target::Soft | Target::System => builder,
+            Target::SoftRails => builder.rails_after(0),
             Target::SoftShared => builder.srq(true).__srq_alone(true).srq_size(1024),
             Target::SoftByCm | Target::SystemByCm => builder.bootstrap(Bootstrap::RdmaCm),
         }
@@ -98,6 +101,7 @@ impl Fixture {
         match self.target {
             Target::SoftShared => 160,
             Target::SystemByCm => self.less(160),
+            Target::SoftRails => 100,
             Target::Tcp | Target::Soft | Target::SoftByCm | Target::System if test_harness::is_emulated() => {
                 200
             }
@@ -116,7 +120,10 @@ impl Fixture {
 
     /// Whether the devices are software devices of this process.
     pub(crate) fn is_soft(&self) -> bool {
-        matches!(self.target, Target::Soft | Target::SoftShared | Target::SoftByCm)
+        matches!(
+            self.target,
+            Target::Soft | Target::SoftShared | Target::SoftRails | Target::SoftByCm
+        )
     }
 
     /// An address where a foreign listener listens while the second value lives.

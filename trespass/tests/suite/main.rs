@@ -10,6 +10,7 @@
 //! | `soft` | queue pairs of the software device, in this process and in those that cases start |
 //! | `soft_deferred` | the same where work is done when completions are polled, as on hardware |
 //! | `soft_srq` | queue pairs of the software device that receive from shared receive queues |
+//! | `soft_rails`, `soft_rails_deferred` | the first two over three software devices, with a queue pair between each two from the first byte on |
 //! | `soft_by_cm`, `soft_by_cm_deferred` | queue pairs of the software device, for connections that begin with its connection manager |
 //! | `rdma`, `rdma_by_cm` | queue pairs of the system's devices, at the address of the first of them that has one; skipped without one |
 //! | `faults` | a software device with faults (`faults.rs`) |
@@ -71,6 +72,8 @@ const PARTS: &[&str] = if cfg!(feature = "rdma") {
         "soft",
         "soft_deferred",
         "soft_srq",
+        "soft_rails",
+        "soft_rails_deferred",
         "soft_by_cm",
         "soft_by_cm_deferred",
         "faults",
@@ -92,6 +95,8 @@ fn main() -> ExitCode {
         "soft" => over_soft(part, Target::Soft, Mode::Inline),
         "soft_deferred" => over_soft(part, Target::Soft, Mode::Deferred),
         "soft_srq" => over_soft(part, Target::SoftShared, Mode::Inline),
+        "soft_rails" => over_soft(part, Target::SoftRails, Mode::Inline),
+        "soft_rails_deferred" => over_soft(part, Target::SoftRails, Mode::Deferred),
         "soft_by_cm" => over_soft(part, Target::SoftByCm, Mode::Inline),
         "soft_by_cm_deferred" => over_soft(part, Target::SoftByCm, Mode::Deferred),
         "rdma" => over_system(part, Target::System),
@@ -111,6 +116,9 @@ fn over_soft(part: &'static str, target: Target, mode: Mode) -> ExitCode {
     let mut config = soft::Config::from_env().expect("a valid environment");
     config.fabric = format!("trespass-{of}");
     config.time_scale = 0.01;
+    if target == Target::SoftRails {
+        config.devices = 3;
+    }
     if mode == Mode::Deferred {
         config.mode = mode;
     }

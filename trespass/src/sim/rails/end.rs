@@ -71,7 +71,7 @@ impl RailsEnd {
         let devices = setup.own_devices;
         Self {
             which,
-            rails: Rails::new(rails, &mut protocol, now),
+            rails: Rails::new(rails, protocol.next_number(), now),
             protocol,
             memory,
             pairs,

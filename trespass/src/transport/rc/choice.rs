@@ -11,8 +11,6 @@
 //!
 //! With a list, its order and all its ports that work are kept.
 
-#![cfg_attr(not(test), allow(dead_code, reason = "connections use one device"))]
-
 use std::cmp::Reverse;
 use std::fmt;
 

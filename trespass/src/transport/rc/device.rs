@@ -12,12 +12,15 @@ use sideway::ibverbs::device::{DeviceList, FindDeviceError, TransportType};
 use sideway::ibverbs::device_context::DeviceContext;
 use sideway::ibverbs::event::{AsyncElement, AsyncEventType, AsyncEvents};
 use sideway::ibverbs::protection_domain::ProtectionDomain;
+use sideway::ibverbs::port::LinkLayer;
 use sideway::topology::Topology;
 
+use super::choice::{Candidate, PortStatus, choose};
 use super::resources::{lacking, no_device};
 use crate::config::environment::DeviceName;
 use crate::handshake::Terms;
 use crate::process::PerProcess;
+use crate::protocol::DEVICES_MAX;
 use crate::transport::pools::forget_pools_of;
 use crate::wire::Features;
 use crate::wire::{Cause, Unavailable};
@@ -211,6 +214,8 @@ struct PortQuery {
 struct CachedPort {
     query: PortQuery,
     port: DevicePort,
+    /// The port and the others for a connection over several, once they were looked for.
+    rails: Option<Vec<DevicePort>>,
     at: Instant,
 }
 
@@ -293,8 +298,117 @@ pub(crate) fn find(
         [name] => port_by_name(&mut cache.devices, &list, name, gid_index),
         names => port_by_names(&mut cache.devices, &list, names, local, gid_index),
     }?;
-    cache.ports.push(CachedPort { query, port: port.clone(), at: Instant::now() });
+    cache.ports.push(CachedPort { query, port: port.clone(), rails: None, at: Instant::now() });
     Ok(port)
+}
+
+/// The ports for a connection over several devices, of which `first`, found for the same parameters,
+/// is the first: those that are named, else all that [`choose`] takes. One port if there are no
+/// others.
+pub(crate) fn find_rails(
+    first: &DevicePort,
+    local: SocketAddr,
+    names: &[DeviceName],
+    gid_index: Option<u8>,
+) -> Vec<DevicePort> {
+    let mut cache = cache();
+    let is_it = |cached: &CachedPort| {
+        cached.query.ip == local.ip().to_canonical()
+            && cached.query.devices == names
+            && Arc::ptr_eq(&cached.port.device, &first.device)
+    };
+    let known = cache.ports.iter().find(|cached| is_it(cached));
+    if let Some(rails) = known.and_then(|cached| cached.rails.clone()) {
+        return rails;
+    }
+    let DeviceCache { devices, ports } = &mut *cache;
+    let rails = rails_of(devices, first, names, gid_index);
+    if let Some(cached) = ports.iter_mut().find(|cached| is_it(cached)) {
+        cached.rails = Some(rails.clone());
+    }
+    rails
+}
+
+fn rails_of(
+    devices: &mut Vec<Arc<RdmaDevice>>,
+    first: &DevicePort,
+    names: &[DeviceName],
+    gid_index: Option<u8>,
+) -> Vec<DevicePort> {
+    let Ok(list) = DeviceList::new() else { return vec![first.clone()] };
+    let topology = Topology::read();
+    let mut usable = Vec::new();
+    let candidates: Vec<_> = list
+        .iter()
+        .flat_map(|device| ports_of(device.name().as_str(), &topology))
+        .filter_map(|(name, number)| {
+            let listed = names.iter().position(|named| named.includes(&name, number));
+            if !names.is_empty() && listed.is_none() {
+                return None;
+            }
+            let asked = DeviceName { name: name.clone(), port: Some(number) };
+            let found = port_by_name(devices, &list, &asked, gid_index).ok();
+            let candidate = candidate(&topology, &name, number, found.as_ref(), listed);
+            usable.extend(found);
+            Some(candidate)
+        })
+        .collect();
+    let choice = choose(&candidates, process_node(&topology), DEVICES_MAX);
+    let is_first = |port: &DevicePort| {
+        Arc::ptr_eq(&port.device, &first.device) && port.path.port_num() == first.path.port_num()
+    };
+    let chosen = choice.chosen.iter().filter_map(|chosen| {
+        let of = |port: &&DevicePort| {
+            port.device.name == chosen.port.device && port.path.port_num() == chosen.port.port
+        };
+        usable.iter().find(of).filter(|port| !is_first(port)).cloned()
+    });
+    let ports: Vec<_> = std::iter::once(first.clone()).chain(chosen).take(DEVICES_MAX).collect();
+    if ports.len() > 1 {
+        tracing::info!(first = first.device.name, "{choice}");
+    }
+    ports
+}
+
+/// The ports of a device; port 1 if the kernel does not know it, as with a software device of this
+/// process.
+fn ports_of(name: &str, topology: &Topology) -> Vec<(String, u8)> {
+    let numbers = topology.device(name).map(|device| device.ports.iter().map(|port| port.port_num).collect());
+    let numbers: Vec<u8> = numbers.unwrap_or_else(|| vec![1]);
+    numbers.into_iter().map(|number| (name.to_owned(), number)).collect()
+}
+
+fn candidate(
+    topology: &Topology,
+    name: &str,
+    number: u8,
+    found: Option<&DevicePort>,
+    listed: Option<usize>,
+) -> Candidate {
+    let port = topology.device(name).and_then(|device| {
+        let port = device.ports.iter().find(|port| port.port_num == number)?;
+        Some(Candidate::of(device, port, found.is_some(), listed))
+    });
+    port.unwrap_or_else(|| Candidate {
+        device: name.to_owned(),
+        port: number,
+        status: if found.is_some() { PortStatus::Usable } else { PortStatus::NotActive },
+        link_layer: found.map_or(LinkLayer::Unspecified, |found| found.path.link_layer()),
+        rate: None,
+        function: None,
+        physical_function: None,
+        numa_node: None,
+        listed,
+    })
+}
+
+/// The NUMA node of the processors that this process may use, if it is one.
+fn process_node(topology: &Topology) -> Option<u32> {
+    let set = rustix::thread::sched_getaffinity(None).ok()?;
+    let of_process = (0..rustix::thread::CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu));
+    let mut nodes = of_process.map(|cpu| topology.numa_node_of_cpu(cpu));
+    let first = nodes.next()??;
+    nodes.all(|node| node == Some(first)).then_some(first)
 }
 
 /// The GIDs of a named device's port as IP addresses, the chosen one first, and the names of its

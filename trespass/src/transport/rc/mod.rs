@@ -51,11 +51,11 @@ mod wr_id;
 pub(crate) use cm_queue_pair::CmQueuePair;
 pub(crate) use control_channel::CmControl;
 pub(crate) use cq_dispatcher::{CqSlot, WorkCompletion, WorkerCq};
-pub(crate) use device::{RdmaDevice, find, named_device, port_addresses};
+pub(crate) use device::{DevicePort, RdmaDevice, find, find_rails, named_device, port_addresses};
 pub(crate) use draining::{Drainer, Draining, set_drainer};
 pub(crate) use driver::RcDriver;
-pub(crate) use path::{QpParameters, RcPath};
-pub(crate) use rails_driver::{RailsDriver, RailsPlan};
+pub(crate) use path::{QpParameters, RailsOffer, RcPath};
+pub(crate) use rails_driver::RailsDriver;
 
 use crate::protocol::Block;
 

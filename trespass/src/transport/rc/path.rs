@@ -3,7 +3,7 @@
 
 use std::io;
 use std::task::Poll;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use mio::{Registry, Token};
 
@@ -17,12 +17,14 @@ use super::DeviceBlock;
 use super::cq_dispatcher::{CompletedRequest, CqSlot, WorkCompletion};
 use super::device::DevicePort;
 use super::queue_pair::{QueuePairOwner, RcQueuePair};
+use super::rails_driver::RailsPlan;
 use super::resources::pool_exhausted;
 use super::wr_id::{self, WrId};
 use crate::config::Config;
 use crate::handshake::{Agreed, Attempt, DataPath};
 use crate::protocol::Blocks;
-use crate::wire::{self, Endpoint, Probe, Role, device_hash};
+use crate::rails::{Rails, RailsSetup};
+use crate::wire::{self, Endpoint, Features, Probe, Role, device_hash};
 use crate::wire::{Cause, Unavailable};
 
 /// The parameters with which a queue pair is created and connected.
@@ -82,6 +84,20 @@ pub(crate) struct RcPath<P: Blocks<Block: DeviceBlock>> {
     /// The worker's completion queue to use, if a worker owns the connection.
     slot: Option<CqSlot<P::Block>>,
     prepared: Option<PreparedPair<P::Block>>,
+    /// What this side offers for further rails.
+    rails: Option<RailsOffer>,
+}
+
+/// What one side chose for the rails of a connection.
+#[derive(Clone, Debug)]
+pub(crate) struct RailsOffer {
+    /// The ports, the handshake's first.
+    pub(crate) ports: Vec<DevicePort>,
+    /// Bytes that pass before further rails are added.
+    pub(crate) join_after: u64,
+    /// How long a request may take.
+    pub(crate) request_timeout: Duration,
+    pub(crate) probe_timeout: Duration,
 }
 
 struct PreparedPair<B: DeviceBlock> {
@@ -94,6 +110,8 @@ struct PreparedPair<B: DeviceBlock> {
     early: Vec<WorkCompletion<B>>,
     /// The number of receives that the peer may use from the start.
     first: usize,
+    /// Further receives, for messages about rails.
+    extra: usize,
 }
 
 /// A queue pair that works, with the completions that already belong to its connection.
@@ -126,12 +144,37 @@ impl<P: Blocks<Block: DeviceBlock>> RcPath<P> {
     /// Creates nothing yet. The memory of `blocks` must be registered in the protection domain of
     /// the port's device.
     pub(crate) fn new(port: DevicePort, parameters: QpParameters, blocks: P) -> Self {
-        Self { port, parameters, blocks, slot: None, prepared: None }
+        Self { port, parameters, blocks, slot: None, prepared: None, rails: None }
     }
 
     /// Uses the completion queue of a worker, if it has room.
     pub(crate) fn at(self, slot: Option<CqSlot<P::Block>>) -> Self {
         Self { slot, ..self }
+    }
+
+    /// Offers further rails.
+    pub(crate) fn with_rails(mut self, offer: RailsOffer) -> Self {
+        self.parameters.handshake_slots = Rails::<P::Block>::extra_receives(offer.ports.len()) as u32;
+        Self { rails: Some(offer), ..self }
+    }
+
+    /// What the rails need that both sides have agreed on, if they have.
+    pub(crate) fn take_rails(&mut self, agreed: &Agreed) -> Option<RailsPlan> {
+        let offer = self.rails.take().filter(|_| agreed.features.has(Features::RAILS))?;
+        let setup = RailsSetup {
+            role: agreed.attempt.role,
+            rails: rails_of(agreed),
+            peer_devices: agreed.devices.1.into(),
+            reads: agreed_reads(agreed, &self.parameters).0.into(),
+            join_after: offer.join_after,
+            request_timeout: offer.request_timeout,
+            probe_timeout: offer.probe_timeout,
+        };
+        Some(RailsPlan { ports: offer.ports, setup })
+    }
+
+    pub(super) fn parameters(&self) -> &QpParameters {
+        &self.parameters
     }
 
     pub(crate) fn blocks(&self) -> &P {
@@ -183,6 +226,11 @@ impl<P: Blocks<Block: DeviceBlock>> RcPath<P> {
         self.prepared.as_ref().is_some_and(|prepared| !prepared.early.is_empty())
     }
 
+}
+
+/// The rails of a connection: one for each device of the side that has fewer.
+fn rails_of(agreed: &Agreed) -> usize {
+    agreed.devices.0.min(agreed.devices.1).into()
 }
 
 /// The READs of a connection, outgoing and incoming, that both sides agreed on.
@@ -271,7 +319,7 @@ impl<P: Blocks<Block: DeviceBlock>> DataPath for RcPath<P> {
         let pair = QueuePairOwner::new(device, &self.port.describe(), &self.parameters, self.slot.as_ref())?;
         let (own, endpoint) = endpoint_of(&pair, &self.port, &self.parameters)?;
         let probe = PathProbe { attempt, sent: false, received: false, failed: None };
-        self.prepared = Some(PreparedPair { pair, probe, own, early: Vec::new(), first: 0 });
+        self.prepared = Some(PreparedPair { pair, probe, own, early: Vec::new(), first: 0, extra: 0 });
         Ok(endpoint)
     }
 
@@ -282,6 +330,9 @@ impl<P: Blocks<Block: DeviceBlock>> DataPath for RcPath<P> {
         let PreparedPair { pair, own, .. } = prepared;
         // From now on the queue pair may take shared receives.
         prepared.first = agreed.first_slots.0 as usize;
+        if agreed.features.has(Features::RAILS) {
+            prepared.extra = Rails::<P::Block>::extra_receives(rails_of(agreed));
+        }
         reserve_first(pair, agreed.first_slots.0)?;
         connect_to(pair, &self.port, parameters, own, peer, agreed_reads(agreed, parameters))?;
         prepared.fill(&mut self.blocks, parameters)
@@ -311,7 +362,7 @@ impl<B: DeviceBlock> PreparedPair<B> {
         blocks: &mut impl Blocks<Block = B>,
         parameters: &QpParameters,
     ) -> Result<(), Unavailable> {
-        self.pair.fill(blocks, self.first, parameters.slot_size as usize)
+        self.pair.fill(blocks, self.first + self.extra, parameters.slot_size as usize)
     }
 
     /// Advances the probe. Returns whether the probes of both sides have passed.
@@ -380,7 +431,7 @@ impl<B: DeviceBlock> PreparedPair<B> {
         let completed = self.pair.settle(completed);
         if !is_proved {
             self.probe.record(&self.pair.qp, completed);
-        } else if self.early.len() <= self.first {
+        } else if self.early.len() <= self.first + self.extra {
             // The list is bounded. The first completion beyond the grant is kept, and it ends the
             // connection of a peer that sends more than it may.
             self.early.push(completed);

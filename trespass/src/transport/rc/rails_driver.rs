@@ -21,15 +21,16 @@ use super::DeviceBlock;
 use super::control_channel::ControlChannel;
 use super::cq_dispatcher::{CompletedRequest, WorkCompletion};
 use super::device::DevicePort;
-use super::path::{EarlyCompletions, ProvenPath, QpParameters};
+use super::path::{EarlyCompletions, ProvenPath, QpParameters, RcPath, agreed_reads};
 use super::queue_pair::{CompletionTarget, QueuePairOwner, RcQueuePair};
 use super::request::{RequestPayload, needs_head};
 use super::wr_id::{self, WrId};
+use crate::handshake::Agreed;
 use crate::protocol::frame::Immediate;
 use crate::protocol::{
     Blocks, CallBuffer, FailureCause, GATHER_MAX, ProtocolMachine, Purpose, TransmitItem,
 };
-use crate::rails::{RailCause, RailCommand, RailItem, Rails, RailsSetup};
+use crate::rails::{RailCause, RailItem, Rails, RailsSetup};
 use crate::transport::{Driver, PollScope, Sources, SystemEvent};
 
 /// How long the driver waits for a RESET frame to be acknowledged before it stops the queue pairs.
@@ -97,14 +98,16 @@ pub(crate) struct RailsDriver<B: DeviceBlock> {
 impl<B: DeviceBlock> RailsDriver<B> {
     /// Continues with the queue pair that the handshake has proved to work. `socket` is the
     /// handshake's non-blocking socket.
-    pub(super) fn new(
-        ProvenPath { mut pair, early }: ProvenPath<B>,
-        socket: TcpStream,
+    pub(crate) fn new<P: Blocks<Block = B>>(
+        path: RcPath<P>,
         plan: RailsPlan,
-        parameters: QpParameters,
-        reads: (u8, u8),
-        protocol: &mut ProtocolMachine<B>,
+        socket: TcpStream,
+        agreed: &Agreed,
     ) -> io::Result<Self> {
+        let parameters = path.parameters().clone();
+        let reads = agreed_reads(agreed, &parameters);
+        let no_pair = || io::Error::other("no queue pair was made");
+        let ProvenPath { mut pair, early } = path.into_proved().ok_or_else(no_pair)?;
         let RailsPlan { ports, setup } = plan;
         let mut pairs: Vec<_> = (0..setup.rails).map(|_| None).collect();
         let slot_size = parameters.slot_size as usize;
@@ -114,7 +117,7 @@ impl<B: DeviceBlock> RailsDriver<B> {
         }
         pairs[0] = Some(RailPair { owner: pair, device: 0, own: None, to_post: Vec::new() });
         Ok(Self {
-            rails: Rails::new(setup, protocol, Instant::now()),
+            rails: Rails::new(setup, 0, Instant::now()),
             pairs,
             ports,
             parameters,
@@ -412,9 +415,25 @@ impl<B: DeviceBlock> RailsDriver<B> {
         for rail in 0..self.pairs.len() {
             moved |= self.poll_rail(rail, protocol, None, &mut CallBuffer::default(), now);
         }
+        moved |= self.obey(protocol, blocks, now);
+        moved |= self.replenish(protocol, blocks);
+        moved |= self.send(protocol, blocks, now);
+        moved
+    }
+
+    /// Does what the rails ask for. Returns whether there was anything. Without any rail the
+    /// connection fails.
+    fn obey<P: Blocks<Block = B>>(
+        &mut self,
+        protocol: &mut ProtocolMachine<B>,
+        blocks: &mut P,
+        now: Instant,
+    ) -> bool {
+        if !self.rails.has_commands() {
+            return false;
+        }
         while let Some(command) = self.rails.take_command() {
             self.execute(command, protocol, blocks, now);
-            moved = true;
         }
         if self.rails.is_cut() && !self.broken {
             self.broken = true;
@@ -422,9 +441,7 @@ impl<B: DeviceBlock> RailsDriver<B> {
                 protocol.failed(self.cut());
             }
         }
-        moved |= self.replenish(protocol, blocks);
-        moved |= self.send(protocol, blocks, now);
-        moved
+        true
     }
 
     /// Why a connection without any rail has failed.
@@ -701,7 +718,7 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for RailsDriver<P::Block> {
                 break;
             }
         }
-        moved || self.rails.has_commands()
+        moved | self.obey(protocol, blocks, now)
     }
 
     fn end_request_for_event(&mut self, _: &mut ProtocolMachine<P::Block>) {

@@ -377,7 +377,7 @@ fn overdrawing_shared_receives_ends_only_that_connection() {
     let [bad, theirs] = both.keys.remove(1);
     match both.workers[0].state().driver(bad) {
         crate::transport::TransportDriver::Rc(rc) => (0..12).for_each(|_| rc.send_raw(b"no frame", None)),
-        crate::transport::TransportDriver::Tcp(_) => panic!("RDMA"),
+        _ => panic!("one queue pair"),
     }
     both.until("dead", |both| match both.workers[1].recv(theirs, &mut [0; 8]) {
         Err(error) => error.kind() == ErrorKind::InvalidData,
