@@ -173,7 +173,8 @@ impl Pool {
     }
 
     /// Like [`register`](Self::register), for the devices of connections over several. A pool of
-    /// one of these devices, or of others as well, has other domains.
+    /// one of these devices, or of others as well, has other domains, but for a connection over its
+    /// primary device alone.
     #[cfg(feature = "rdma")]
     pub(crate) fn register_in(&self, domains: &DomainSet) -> Result<(), PoolError> {
         self.core.register_with(domains)

@@ -442,6 +442,11 @@ impl<B: Block> Incoming<B> {
         Segment { len: room as u32, ..from }
     }
 
+    /// Whether the program takes no more data.
+    pub(crate) fn is_discarding(&self) -> bool {
+        self.discarding
+    }
+
     /// Changes the number of READs that may be posted at a time.
     pub(crate) fn set_max_reads(&mut self, reads: usize) {
         self.max_reads = reads;

@@ -533,6 +533,11 @@ impl<B: Block> ProtocolMachine<B> {
 
     // For a driver with several queue pairs
 
+    /// Whether the program gives and takes nothing more.
+    pub(crate) fn is_finishing(&self) -> bool {
+        (self.closing.is_shut() && self.incoming.is_discarding()) || self.closing.failed().is_some()
+    }
+
     /// Handles the completion of a frame whose block, of `memory` bytes, stays with the driver.
     /// `copied` bytes of the program are in it.
     pub(crate) fn sent_and_kept(&mut self, copied: usize, memory: usize) {

@@ -81,6 +81,8 @@ pub(crate) struct Rails<B> {
     /// Bytes of frames and READs so far, until the other rails join.
     moved: u64,
     has_begun_joining: bool,
+    /// The connection ends, so that no rail is added.
+    is_finishing: bool,
     /// Rails are chosen so often so far.
     choices: u64,
     counters: RailCounters,
@@ -106,6 +108,7 @@ impl<B: Block> Rails<B> {
             commands: VecDeque::new(),
             moved: 0,
             has_begun_joining: false,
+            is_finishing: false,
             choices: 0,
             counters: RailCounters::default(),
             last_cause: None,
@@ -190,6 +193,11 @@ impl<B: Block> Rails<B> {
             && self.commands.is_empty()
     }
 
+    /// Adds no more rails if the connection ends.
+    pub(crate) fn set_finishing(&mut self, is_finishing: bool) {
+        self.is_finishing = is_finishing;
+    }
+
     /// Takes a rail out. The driver is told to stop it.
     pub(crate) fn fail(&mut self, rail: usize, cause: RailCause) {
         if matches!(self.rails[rail].state, RailState::Down | RailState::Stopping | RailState::Stopped) {
@@ -220,7 +228,9 @@ impl<B: Block> Rails<B> {
                 RailState::Proving { until } | RailState::Offered { until } if now >= until => {
                     self.fail(at, RailCause::Path);
                 }
-                RailState::Down if rail.retry_at.is_some_and(|retry| now >= retry) => self.begin_offer(at),
+                RailState::Down if !self.is_finishing && rail.retry_at.is_some_and(|retry| now >= retry) => {
+                    self.begin_offer(at);
+                }
                 _ => {}
             }
         }
@@ -234,7 +244,7 @@ impl<B: Block> Rails<B> {
                 rail.overdue_at(self.setup.request_timeout).map_or(Some(until), |at| Some(at.min(until)))
             }
             RailState::Offered { until } => Some(until),
-            RailState::Down => rail.retry_at,
+            RailState::Down if !self.is_finishing => rail.retry_at,
             _ => None,
         };
         self.rails.iter().filter_map(of_rail).min()

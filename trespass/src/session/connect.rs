@@ -182,9 +182,7 @@ impl Config {
         }
         let domains = match &rails {
             None => port.device.domain().into(),
-            Some(offer) => {
-                DomainSet::new(offer.ports.iter().map(|port| port.device.domain().clone()).collect())
-            }
+            Some(offer) => domains_of(&offer.ports),
         };
         let suited = if port.device.wants_long_frames() { self.with_long_frames() } else { None };
         let (config, pool) = match &suited {
@@ -225,12 +223,10 @@ impl Config {
         if in_worker || self.srq || self.rx_slots > RAILS_RX_SLOTS || self.devices.len() == 1 {
             return None;
         }
-        // The devices of a pool of the program are the program's choice.
-        if self.given_pool.is_some() && pool.domain().is_some() && self.devices.is_empty() {
-            return None;
-        }
         let ports = find_rails(port, local, &self.devices, self.gid_index);
-        (ports.len() > 1).then_some(RailsOffer {
+        // A pool of the program may have other devices.
+        let is_usable = |ports: &[_]| self.given_pool.is_none() || pool.register_in(&domains_of(ports)).is_ok();
+        (ports.len() > 1 && is_usable(&ports)).then(|| RailsOffer {
             ports,
             join_after: self.rails_after,
             request_timeout: self.rail_timeout,
@@ -248,6 +244,12 @@ impl Config {
     ) -> Result<RdmaPath, Unavailable> {
         Err(Unavailable::new(crate::wire::Cause::BuiltWithout, ""))
     }
+}
+
+/// The protection domains of a connection's devices.
+#[cfg(feature = "rdma")]
+fn domains_of(ports: &[DevicePort]) -> DomainSet {
+    DomainSet::new(ports.iter().map(|port| port.device.domain().clone()).collect())
 }
 
 pub(crate) fn no_address() -> io::Error {

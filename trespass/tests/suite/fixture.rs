@@ -113,6 +113,11 @@ impl Fixture {
         self.target == Target::SoftShared
     }
 
+    /// Whether connections have several queue pairs.
+    pub(crate) fn has_rails(&self) -> bool {
+        self.target == Target::SoftRails
+    }
+
     /// Whether connections start with the connection manager.
     pub(crate) fn is_by_cm(&self) -> bool {
         matches!(self.target, Target::SoftByCm | Target::SystemByCm)

@@ -361,6 +361,9 @@ fn a_write_waits_no_longer_than_its_timeout(fixture: &Fixture) -> Outcome {
 /// Until they are read, the bytes stay in the block that the program filled, and nothing else of
 /// the pool is in use.
 fn buffers_of_the_pool_go_without_a_copy(fixture: &Fixture) -> Outcome {
+    if fixture.has_rails() {
+        test_harness::skip!("frames over several rails hold copies, so that they can be sent again");
+    }
     let (mut client, mut server) =
         fixture.streams_of(of_a_pool_of_its_own(fixture), of_a_pool_of_its_own(fixture));
     let in_use = |stream: &Stream| stream.pool().stats().in_use;
@@ -517,7 +520,12 @@ fn calls_post_before_they_return(fixture: &Fixture) -> Outcome {
         let now = client.stats();
         let (frames, posts) = (now.frames_sent - before.frames_sent, now.posts - before.posts);
         assert!(frames >= 2 || fixture.is_tcp(), "round {round}: {frames} frames");
-        assert_eq!(posts, 1, "round {round}: of {frames} frames");
+        if fixture.has_rails() {
+            // A doorbell of each rail, and what is said about rails at first.
+            assert!((1..=6).contains(&posts), "round {round}: {posts} posts of {frames} frames");
+        } else {
+            assert_eq!(posts, 1, "round {round}: of {frames} frames");
+        }
         assert!(read_exactly(&mut server, sent.len()) == sent);
         greet(&mut server, &mut client);
     }

@@ -86,6 +86,8 @@ pub(crate) struct RcPath<P: Blocks<Block: DeviceBlock>> {
     prepared: Option<PreparedPair<P::Block>>,
     /// What this side offers for further rails.
     rails: Option<RailsOffer>,
+    /// The set of descriptors of the rails' completion channels, which must not fail later.
+    channels: Option<mio::Poll>,
 }
 
 /// What one side chose for the rails of a connection.
@@ -144,7 +146,7 @@ impl<P: Blocks<Block: DeviceBlock>> RcPath<P> {
     /// Creates nothing yet. The memory of `blocks` must be registered in the protection domain of
     /// the port's device.
     pub(crate) fn new(port: DevicePort, parameters: QpParameters, blocks: P) -> Self {
-        Self { port, parameters, blocks, slot: None, prepared: None, rails: None }
+        Self { port, parameters, blocks, slot: None, prepared: None, rails: None, channels: None }
     }
 
     /// Uses the completion queue of a worker, if it has room.
@@ -161,6 +163,7 @@ impl<P: Blocks<Block: DeviceBlock>> RcPath<P> {
     /// What the rails need that both sides have agreed on, if they have.
     pub(crate) fn take_rails(&mut self, agreed: &Agreed) -> Option<RailsPlan> {
         let offer = self.rails.take().filter(|_| agreed.features.has(Features::RAILS))?;
+        let channels = self.channels.take()?;
         let setup = RailsSetup {
             role: agreed.attempt.role,
             rails: rails_of(agreed),
@@ -170,7 +173,7 @@ impl<P: Blocks<Block: DeviceBlock>> RcPath<P> {
             request_timeout: offer.request_timeout,
             probe_timeout: offer.probe_timeout,
         };
-        Some(RailsPlan { ports: offer.ports, setup })
+        Some(RailsPlan { ports: offer.ports, setup, channels })
     }
 
     pub(super) fn parameters(&self) -> &QpParameters {
@@ -316,6 +319,9 @@ pub(super) fn connect_to<B: DeviceBlock>(
 impl<P: Blocks<Block: DeviceBlock>> DataPath for RcPath<P> {
     fn prepare(&mut self, attempt: Attempt) -> Result<Endpoint, Unavailable> {
         let DevicePort { device, .. } = &self.port;
+        if self.rails.is_some() {
+            self.channels = Some(mio::Poll::new().map_err(|error| device.lacks(Cause::Resources, &error))?);
+        }
         let pair = QueuePairOwner::new(device, &self.port.describe(), &self.parameters, self.slot.as_ref())?;
         let (own, endpoint) = endpoint_of(&pair, &self.port, &self.parameters)?;
         let probe = PathProbe { attempt, sent: false, received: false, failed: None };

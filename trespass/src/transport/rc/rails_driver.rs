@@ -45,6 +45,8 @@ pub(crate) struct RailsPlan {
     /// The ports of this side's devices; the handshake has used the first.
     pub(crate) ports: Vec<DevicePort>,
     pub(crate) setup: RailsSetup,
+    /// For the completion channels.
+    pub(crate) channels: Poll,
 }
 
 /// Which phase of its end a connection is in.
@@ -108,10 +110,9 @@ impl<B: DeviceBlock> RailsDriver<B> {
         let reads = agreed_reads(agreed, &parameters);
         let no_pair = || io::Error::other("no queue pair was made");
         let ProvenPath { mut pair, early } = path.into_proved().ok_or_else(no_pair)?;
-        let RailsPlan { ports, setup } = plan;
+        let RailsPlan { ports, setup, channels } = plan;
         let mut pairs: Vec<_> = (0..setup.rails).map(|_| None).collect();
         let slot_size = parameters.slot_size as usize;
-        let channels = Poll::new()?;
         if let Some(dispatcher) = pair.own_dispatcher() {
             dispatcher.register(channels.registry(), Token(0))?;
         }
@@ -432,6 +433,7 @@ impl<B: DeviceBlock> RailsDriver<B> {
         if !self.rails.has_commands() {
             return false;
         }
+        self.rails.set_finishing(self.is_limited || protocol.is_finishing());
         while let Some(command) = self.rails.take_command() {
             self.execute(command, protocol, blocks, now);
         }
@@ -663,6 +665,7 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for RailsDriver<P::Block> {
                 }
                 continue;
             }
+            self.rails.set_finishing(self.is_limited || protocol.is_finishing());
             self.rails.tick(now);
             if self.rails.has_commands() {
                 continue;
@@ -732,7 +735,13 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for RailsDriver<P::Block> {
     fn post(&mut self, protocol: &mut ProtocolMachine<P::Block>, blocks: &mut P, _: Instant) {
         self.report_early_once(protocol);
         if self.phase == ClosePhase::Open {
-            self.send(protocol, blocks, Instant::now());
+            let now = Instant::now();
+            self.send(protocol, blocks, now);
+            // A caller does not poll while something is due.
+            if self.rails.next_deadline().is_some_and(|at| now >= at) {
+                self.rails.set_finishing(self.is_limited || protocol.is_finishing());
+                self.rails.tick(now);
+            }
         }
         if self.broken || protocol.failure().is_some() || self.rails.has_commands() {
             self.progress(protocol, blocks, Instant::now());

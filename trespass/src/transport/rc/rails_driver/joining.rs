@@ -10,7 +10,7 @@ use super::super::queue_pair::QueuePairOwner;
 use super::{RailPair, RailsDriver};
 use crate::protocol::{Blocks, CallBuffer, ProtocolMachine};
 use crate::rails::{PeerOffer, RailCommand};
-use crate::wire::{Endpoint, Unavailable};
+use crate::wire::{Cause, Endpoint, Unavailable};
 
 impl<B: DeviceBlock> RailsDriver<B> {
     /// Does what the rails ask for.
@@ -49,6 +49,9 @@ impl<B: DeviceBlock> RailsDriver<B> {
         protocol: &ProtocolMachine<B>,
         blocks: &mut P,
     ) -> Result<(u8, Endpoint), Unavailable> {
+        if self.is_limited || protocol.is_finishing() {
+            return Err(Unavailable::new(Cause::PeerGaveUp, "the connection ends"));
+        }
         let device = match &offer {
             None => rail % self.ports.len(),
             Some(offer) => self.device_for(rail, offer),
@@ -60,7 +63,7 @@ impl<B: DeviceBlock> RailsDriver<B> {
         if let Some(dispatcher) = owner.own_dispatcher() {
             let registered = dispatcher.register(self.channels.registry(), Token(rail));
             registered.map_err(|error| {
-                Unavailable::new(crate::wire::Cause::Descriptors, error.to_string())
+                Unavailable::new(Cause::Descriptors, error.to_string())
             })?;
         }
         self.pairs[rail] = Some(RailPair { owner, device, own: Some(own), to_post: Vec::new() });
