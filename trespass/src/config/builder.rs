@@ -352,6 +352,14 @@ impl Builder {
         self
     }
 
+    /// For tests: how long a rail stays out after its first failure.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn __rail_backoff(mut self, rail_backoff: Duration) -> Self {
+        self.config.rail_backoff = rail_backoff;
+        self
+    }
+
     /// For tests: each stream has a shared receive queue for itself.
     #[doc(hidden)]
     #[must_use]

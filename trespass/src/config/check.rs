@@ -154,9 +154,12 @@ fn route(c: &Config) -> CheckResult {
     }
     within("service_level", c.service_level, 0..=15)?;
     within("hop_limit", c.hop_limit, 1..=255)?;
-    must((10..=3_600_000).contains(&c.rail_timeout.as_millis()), "rail_timeout", format!("{:?}", c.rail_timeout), || {
-        ("from 10 ms to 1 hour".into(), "3 s is the default".into())
-    })?;
+    must(
+        (10..=3_600_000).contains(&c.rail_timeout.as_millis()),
+        "rail_timeout",
+        format!("{:?}", c.rail_timeout),
+        || ("from 10 ms to 1 hour".into(), "3 s is the default".into()),
+    )?;
     within("ack_timeout", c.ack_timeout, 1..=22)?;
     within("retry_count", c.retry_count, 0..=7)?;
     within("rnr_retry", c.rnr_retry, 0..=7)?;

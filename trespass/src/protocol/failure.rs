@@ -123,7 +123,9 @@ impl FailureCause {
     pub(crate) fn kind(&self) -> io::ErrorKind {
         match self {
             Self::Protocol(_) | Self::StrayCompletion { .. } => io::ErrorKind::InvalidData,
-            Self::PeerReset | Self::PeerGone | Self::Completion { .. } | Self::Rails { .. } => io::ErrorKind::ConnectionReset,
+            Self::PeerReset | Self::PeerGone | Self::Completion { .. } | Self::Rails { .. } => {
+                io::ErrorKind::ConnectionReset
+            }
             Self::Aborted | Self::Device { .. } => io::ErrorKind::ConnectionAborted,
             Self::Io { kind, .. } => *kind,
             Self::Silent(_) | Self::Linger(_) => io::ErrorKind::TimedOut,

@@ -5,22 +5,27 @@
 
 use std::time::{Duration, Instant};
 
-/// The shortest and the longest time that a rail stays out.
-const FIRST: Duration = Duration::from_millis(100);
+/// The longest time that a rail stays out.
 const LONGEST: Duration = Duration::from_secs(30);
 /// A rail must work for this many times as long as it was out to lower the time by half.
 const TRUST: u32 = 8;
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Backoff {
+    /// The time after a first failure.
+    first: Duration,
     /// The failures that count.
     level: u32,
     up_since: Option<Instant>,
 }
 
 impl Backoff {
+    pub(super) fn new(first: Duration) -> Self {
+        Self { first, level: 0, up_since: None }
+    }
+
     fn time(self) -> Duration {
-        FIRST.saturating_mul(1 << self.level.min(16)).min(LONGEST)
+        self.first.saturating_mul(1 << self.level.min(16)).min(LONGEST)
     }
 
     /// The rail's path is proven.
@@ -30,7 +35,8 @@ impl Backoff {
 
     /// The rail has failed. Returns how long it stays out.
     pub(super) fn failed(&mut self, now: Instant) -> Duration {
-        let mut worked = self.up_since.take().map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
+        let mut worked =
+            self.up_since.take().map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
         while self.level > 0 && worked >= self.time() * TRUST {
             worked -= self.time() * TRUST;
             self.level -= 1;
@@ -51,7 +57,7 @@ mod tests {
 
     #[test]
     fn a_rail_that_never_comes_up_is_tried_ever_less_often() {
-        let (mut backoff, now) = (Backoff::default(), Instant::now());
+        let (mut backoff, now) = (Backoff::new(ms(100)), Instant::now());
         let times: Vec<_> = (0..12).map(|_| backoff.failed(now)).collect();
         assert_eq!(times[..4], [ms(100), ms(200), ms(400), ms(800)]);
         assert_eq!(times[11], LONGEST);
@@ -59,7 +65,7 @@ mod tests {
 
     #[test]
     fn one_success_does_not_reset_the_time() {
-        let (mut backoff, mut now) = (Backoff::default(), Instant::now());
+        let (mut backoff, mut now) = (Backoff::new(ms(100)), Instant::now());
         for _ in 0..6 {
             backoff.failed(now);
         }
@@ -74,7 +80,7 @@ mod tests {
 
     #[test]
     fn a_rail_that_flaps_stays_out_for_most_of_the_time() {
-        let (mut backoff, begin) = (Backoff::default(), Instant::now());
+        let (mut backoff, begin) = (Backoff::new(ms(100)), Instant::now());
         let mut now = begin;
         let (mut up, mut failures) = (Duration::ZERO, 0);
         while now < begin + Duration::from_secs(600) {

@@ -31,6 +31,8 @@ pub(crate) struct RailsSetup {
     pub(crate) request_timeout: Duration,
     /// How long the proof of a path may take.
     pub(crate) probe_timeout: Duration,
+    /// How long a rail stays out after its first failure.
+    pub(crate) backoff: Duration,
 }
 
 /// What the driver is to do for a rail.
@@ -55,7 +57,7 @@ pub(crate) struct PeerOffer {
 /// What happened to the rails of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RailCounters {
-    /// Rails that came up after the first.
+    /// Rails that came up after the first, again or for the first time.
     pub(crate) joined: u64,
     /// Rails that went out, by cause.
     pub(crate) device_failures: u64,
@@ -90,11 +92,18 @@ pub(crate) struct Rails<B> {
     last_cause: Option<RailCause>,
 }
 
+impl RailCounters {
+    /// Rails that went out.
+    pub(crate) fn failures(&self) -> u64 {
+        self.device_failures + self.path_failures + self.peer_failures
+    }
+}
+
 impl<B: Block> Rails<B> {
     /// Begins with one rail, which the handshake has proven. `first` is the sequence number of the
     /// first frame.
     pub(crate) fn new(setup: RailsSetup, first: u32, now: Instant) -> Self {
-        let mut rails: Vec<_> = (0..setup.rails).map(|_| Rail::new()).collect();
+        let mut rails: Vec<_> = (0..setup.rails).map(|_| Rail::new(setup.backoff)).collect();
         rails[0].begin(1);
         rails[0].state = RailState::Up;
         rails[0].backoff.came_up(now);
@@ -113,10 +122,6 @@ impl<B: Block> Rails<B> {
             counters: RailCounters::default(),
             last_cause: None,
         }
-    }
-
-    pub(crate) fn count(&self) -> usize {
-        self.rails.len()
     }
 
     pub(crate) fn state(&self, rail: usize) -> RailState {
@@ -210,8 +215,10 @@ impl<B: Block> Rails<B> {
         }
         self.last_cause = Some(cause);
         self.rails[rail].state = RailState::Stopping;
-        self.commands.retain(|command| !matches!(command,
-            RailCommand::Create { rail: at, .. } | RailCommand::Connect { rail: at, .. } if *at == rail));
+        self.commands.retain(|command| {
+            !matches!(command,
+            RailCommand::Create { rail: at, .. } | RailCommand::Connect { rail: at, .. } if *at == rail)
+        });
         self.commands.push_back(RailCommand::Stop { rail });
     }
 

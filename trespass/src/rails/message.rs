@@ -75,7 +75,8 @@ impl RailFrame {
         let Some((header, payload)) = frame.split_first_chunk::<HEADER_LEN>() else {
             return Err(ProtocolError::ShortFrame { len: frame.len() });
         };
-        let word = |at: usize| u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
+        let word =
+            |at: usize| u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
         let [_, operation, rail, device, ..] = *header;
         let (generation, value, len) = (word(4), word(8), word(12));
         if len as usize != payload.len() {

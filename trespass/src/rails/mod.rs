@@ -28,6 +28,6 @@ mod order;
 mod rail;
 mod sent;
 
-pub(crate) use self::engine::{PeerOffer, RailCommand, RailCounters, Rails, RailsSetup};
 pub(crate) use self::engine::moving::RailItem;
+pub(crate) use self::engine::{PeerOffer, RailCommand, RailCounters, Rails, RailsSetup};
 pub(crate) use self::rail::{RailCause, RailState};

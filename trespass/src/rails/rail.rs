@@ -46,9 +46,15 @@ pub(crate) enum RailCause {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PostedRequest {
     /// The connection's frame of this sequence number.
-    Frame { seq: u32, len: usize },
+    Frame {
+        seq: u32,
+        len: usize,
+    },
     Message,
-    Read { id: u64, from: Segment },
+    Read {
+        id: u64,
+        from: Segment,
+    },
     Probe,
 }
 
@@ -108,7 +114,7 @@ pub(super) struct Rail {
 }
 
 impl Rail {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(backoff: Duration) -> Self {
         Self {
             state: RailState::Down,
             generation: 0,
@@ -120,7 +126,7 @@ impl Rail {
             peer_received: None,
             has_told: false,
             load: RailLoad::default(),
-            backoff: Backoff::default(),
+            backoff: Backoff::new(backoff),
             retry_at: None,
             attempts: 0,
             chosen: 0,
@@ -178,7 +184,9 @@ impl Rail {
         let progress = self.progress?;
         Some(match self.suspected {
             None => progress + limit * SUSPECT.0 / SUSPECT.1,
-            Some(suspected) => (progress + limit).max(suspected + limit * (SUSPECT.1 - SUSPECT.0) / SUSPECT.1),
+            Some(suspected) => {
+                (progress + limit).max(suspected + limit * (SUSPECT.1 - SUSPECT.0) / SUSPECT.1)
+            }
         })
     }
 

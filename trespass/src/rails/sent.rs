@@ -14,8 +14,15 @@ use crate::protocol::{Block, BlockPieces, Blocks, Frame, Purpose};
 enum FrameBytes<B> {
     Short(Head),
     /// The device may still read the block, which the driver keeps.
-    Posted { start: usize, end: usize },
-    Kept { block: B, start: usize, end: usize },
+    Posted {
+        start: usize,
+        end: usize,
+    },
+    Kept {
+        block: B,
+        start: usize,
+        end: usize,
+    },
     /// The device never returned the block.
     Copied(Vec<u8>),
     /// The peer has the frame.
@@ -81,13 +88,19 @@ impl<B: Block> SentFrames<B> {
             Frame::Whole { block, start, end, copied } => {
                 (FrameBytes::Posted { start: *start, end: *end }, *copied, block.bytes().len())
             }
-            Frame::Gather { .. } | Frame::Part { .. } => unreachable!("frames over several rails hold copies"),
+            Frame::Gather { .. } | Frame::Part { .. } => {
+                unreachable!("frames over several rails hold copies")
+            }
         };
         if let Some(again) = self.find(seq) {
             (again.bytes, again.is_posted, again.is_due) = (bytes, true, false);
             return;
         }
-        debug_assert_eq!(seq.wrapping_sub(self.first) as usize, self.frames.len(), "frames are sent in order");
+        debug_assert_eq!(
+            seq.wrapping_sub(self.first) as usize,
+            self.frames.len(),
+            "frames are sent in order"
+        );
         self.frames.push_back(SentFrame {
             bytes,
             copied,

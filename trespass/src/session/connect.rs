@@ -13,13 +13,13 @@ use super::cm_error::CmError;
 use crate::config::{Bootstrap, Config};
 use crate::error::ConnectError;
 use crate::handshake::Terms;
+#[cfg(feature = "rdma")]
+use crate::pool::DomainSet;
 use crate::pool::Pool;
 use crate::session::acceptor::Acceptor;
 use crate::session::connecting::PendingConnect;
 use crate::session::connection::{self, Connection};
 use crate::transport::pools::pool_of;
-#[cfg(feature = "rdma")]
-use crate::pool::DomainSet;
 #[cfg(feature = "rdma")]
 use crate::transport::pools::pool_over;
 #[cfg(feature = "rdma")]
@@ -225,12 +225,14 @@ impl Config {
         }
         let ports = find_rails(port, local, &self.devices, self.gid_index);
         // A pool of the program may have other devices.
-        let is_usable = |ports: &[_]| self.given_pool.is_none() || pool.register_in(&domains_of(ports)).is_ok();
+        let is_usable =
+            |ports: &[_]| self.given_pool.is_none() || pool.register_in(&domains_of(ports)).is_ok();
         (ports.len() > 1 && is_usable(&ports)).then(|| RailsOffer {
             ports,
             join_after: self.rails_after,
             request_timeout: self.rail_timeout,
             probe_timeout: self.probe_timeout,
+            backoff: self.rail_backoff,
         })
     }
 

@@ -538,7 +538,8 @@ impl Connection {
     }
 
     pub(crate) fn stats(&self) -> Stats {
-        Stats::count(self.protocol.counters(), self.system_calls(), self.sleeps, self.pool_empty)
+        let stats = Stats::count(self.protocol.counters(), self.system_calls(), self.sleeps, self.pool_empty);
+        self.driver.count_rails(stats)
     }
 
     /// See [`Driver::system_calls`].

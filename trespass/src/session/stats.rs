@@ -28,6 +28,13 @@ pub struct Stats {
     pub sleeps: u64,
     /// How often the pool had no block for it.
     pub pool_empty: u64,
+    /// Over several devices: queue pairs that were added after the first, also in place of failed ones.
+    pub rails_joined: u64,
+    /// Over several devices: queue pairs that were given up, because a device, the path or the peer's
+    /// end of it failed.
+    pub rails_failed: u64,
+    /// Over several devices: frames and READs that were posted again over another queue pair.
+    pub repeated: u64,
 }
 
 impl Stats {
@@ -42,6 +49,9 @@ impl Stats {
             posts,
             sleeps,
             pool_empty,
+            rails_joined: 0,
+            rails_failed: 0,
+            repeated: 0,
         }
     }
 
@@ -61,6 +71,9 @@ impl Stats {
             posts: combine(self.posts, other.posts),
             sleeps: combine(self.sleeps, other.sleeps),
             pool_empty: combine(self.pool_empty, other.pool_empty),
+            rails_joined: combine(self.rails_joined, other.rails_joined),
+            rails_failed: combine(self.rails_failed, other.rails_failed),
+            repeated: combine(self.repeated, other.repeated),
         }
     }
 }
@@ -117,6 +130,8 @@ impl StatsSummary {
             posts = news.posts,
             sleeps = news.sleeps,
             pool_empty = news.pool_empty,
+            rails_failed = news.rails_failed,
+            repeated = news.repeated,
             "in the last {:?}",
             self.every.unwrap_or_default(),
         );
@@ -146,6 +161,9 @@ mod tests {
             posts: 7,
             sleeps: 8,
             pool_empty: 9,
+            rails_joined: 10,
+            rails_failed: 11,
+            repeated: 12,
         };
         let mut twice = one;
         twice += one;

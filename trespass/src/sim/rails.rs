@@ -14,9 +14,7 @@ use super::pattern::TestPattern;
 use super::rng::SimRng;
 use super::simulation::RunStatistics;
 use super::{explore, tell_failed_run};
-use crate::protocol::{
-    Block, Blocks, CallError, ConnectionKind, ConnectionSetup, Limits, LinkType, Purpose,
-};
+use crate::protocol::{Block, Blocks, CallError, ConnectionKind, ConnectionSetup, Limits, LinkType, Purpose};
 use crate::rails::{RailCounters, RailState, Rails, RailsSetup};
 use crate::wire::Role;
 
@@ -138,6 +136,7 @@ impl Run {
             join_after: 1000,
             request_timeout: Duration::from_secs(3),
             probe_timeout: Duration::from_millis(300),
+            backoff: Duration::from_millis(100),
         };
         let depth = fabric.depth;
         let [one, two] = memories;
@@ -145,7 +144,17 @@ impl Run {
             RailsEnd::new(end, &plan.setup(end), rails(end), memory, (qps[end], depth), now)
         });
         ends.iter_mut().for_each(|end| end.begin(&mut fabric));
-        Self { seed, plan, ends, fabric, progress: [Progress::default(); 2], doubted: vec![None; plan.rails], now, began: now, steps: 0 }
+        Self {
+            seed,
+            plan,
+            ends,
+            fabric,
+            progress: [Progress::default(); 2],
+            doubted: vec![None; plan.rails],
+            now,
+            began: now,
+            steps: 0,
+        }
     }
 
     fn run(mut self, rng: &mut SimRng) -> (RunStatistics, [RailCounters; 2], u64) {
@@ -160,7 +169,12 @@ impl Run {
                 if let Some(cause) = &end.failed {
                     // A peer that has closed goes, and its FIN_ACK may be lost with a rail.
                     let is_left = self.ends.iter().any(|end| end.closed);
-                    assert!(is_left || !self.plan.spares_one, "step {}: {cause}: {}", self.steps, self.state());
+                    assert!(
+                        is_left || !self.plan.spares_one,
+                        "step {}: {cause}: {}",
+                        self.steps,
+                        self.state()
+                    );
                 }
             }
         }
@@ -178,7 +192,8 @@ impl Run {
 
     /// Both programs have received all, and the end.
     fn has_all(&self) -> bool {
-        (0..2).all(|end| self.progress[end].received == self.plan.count[1 - end] && self.progress[end].saw_end)
+        (0..2)
+            .all(|end| self.progress[end].received == self.plan.count[1 - end] && self.progress[end].saw_end)
     }
 
     /// Both ends have ended, and have all if they must.
@@ -189,7 +204,9 @@ impl Run {
 
     fn state(&self) -> String {
         let rails = |end: usize| {
-            (0..self.plan.rails).map(|rail| format!("{:?}", self.ends[end].rails.state(rail))).collect::<Vec<_>>()
+            (0..self.plan.rails)
+                .map(|rail| format!("{:?}", self.ends[end].rails.state(rail)))
+                .collect::<Vec<_>>()
         };
         let ends: Vec<_> = self.ends.iter().map(|end| end.state()).collect();
         format!("{:?} {:?} {:?} {:?} {ends:?}", self.plan, self.progress, rails(0), rails(1))
@@ -229,7 +246,8 @@ impl Run {
 
     /// Nothing moves: time passes up to the next deadline.
     fn pass_time(&mut self) {
-        let deadlines = self.ends.iter().flat_map(|end| [end.rails.next_deadline(), end.protocol.next_deadline()]);
+        let deadlines =
+            self.ends.iter().flat_map(|end| [end.rails.next_deadline(), end.protocol.next_deadline()]);
         let next = deadlines.chain([self.fabric.next_time()]).flatten().min();
         let step = Duration::from_millis(20);
         self.now = next.map_or(self.now + step, |next| next.clamp(self.now, self.now + step));
@@ -240,7 +258,8 @@ impl Run {
         let works = |rail: usize| {
             let is_up = |end: &RailsEnd| end.rails.state(rail) == RailState::Up;
             let is_doubted = self.doubted[rail].is_some_and(|(generation, until)| {
-                generation == self.ends[0].rails.generation(rail) && until.is_none_or(|until| self.now < until)
+                generation == self.ends[0].rails.generation(rail)
+                    && until.is_none_or(|until| self.now < until)
             });
             self.ends.iter().all(is_up) && !is_doubted
         };

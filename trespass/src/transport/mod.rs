@@ -36,6 +36,7 @@ use crate::handshake::Agreed;
 use crate::pool::{Block, Pool};
 use crate::process::Descriptor;
 use crate::protocol::{CallBuffer, ConnectionKind, GATHER_MAX, ProtocolMachine};
+use crate::session::stats::Stats;
 
 /// A peer that has sent this many bytes on its control connection since the last turn breaks the
 /// protocol, or its own turns and this side's are too far apart. Fewer wake nobody.
@@ -80,11 +81,7 @@ impl TransportDriver {
     /// memory is registered with its device. `socket` stays as the control channel. Fails if the
     /// path has no queue pair.
     #[cfg(feature = "rdma")]
-    pub(crate) fn over(
-        mut path: RdmaPath,
-        socket: TcpStream,
-        agreed: &Agreed,
-    ) -> io::Result<(Self, Pool)> {
+    pub(crate) fn over(mut path: RdmaPath, socket: TcpStream, agreed: &Agreed) -> io::Result<(Self, Pool)> {
         let pool = path.blocks().clone();
         if let Some(plan) = path.take_rails(agreed) {
             let rails = rc::RailsDriver::new(path, plan, socket, agreed)?;
@@ -229,6 +226,23 @@ impl TransportDriver {
             Self::Rc(rc) => Some(rc.device()),
             #[cfg(feature = "rdma")]
             Self::Rails(rails) => Some(rails.device()),
+        }
+    }
+
+    /// Adds what happened to the rails of a connection over several devices.
+    pub(crate) fn count_rails(&self, stats: Stats) -> Stats {
+        match self {
+            #[cfg(feature = "rdma")]
+            Self::Rails(rails) => {
+                let counters = rails.counters();
+                Stats {
+                    rails_joined: counters.joined,
+                    rails_failed: counters.failures(),
+                    repeated: counters.frames_repeated + counters.reads_repeated,
+                    ..stats
+                }
+            }
+            _ => stats,
         }
     }
 

@@ -62,7 +62,14 @@ fn hello() -> impl Strategy<Value = Hello> {
     let first = proptest::option::of(FIRST_SLOTS_MIN..=16);
     let devices = proptest::option::of(2..=8_u8);
     (who, kind, policy, (limits(), first, devices), path, vec(any::<u8>(), 0..=MAX_USER_DATA)).prop_map(
-        |((minor, features, conn_id, generation, role), kind, policy, (limits, first, devices), path, user_data)| {
+        |(
+            (minor, features, conn_id, generation, role),
+            kind,
+            policy,
+            (limits, first, devices),
+            path,
+            user_data,
+        )| {
             Hello {
                 first_slots: first,
                 devices,

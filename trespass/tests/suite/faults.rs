@@ -101,7 +101,7 @@ fn connected<E: Send + 'static>(
     [client, accepting.join().unwrap()]
 }
 
-fn packets(fixture: &Fixture, builder: &Builder) -> [SeqPacket; 2] {
+pub(crate) fn packets(fixture: &Fixture, builder: &Builder) -> [SeqPacket; 2] {
     connected(
         fixture,
         builder,
@@ -110,7 +110,7 @@ fn packets(fixture: &Fixture, builder: &Builder) -> [SeqPacket; 2] {
     )
 }
 
-fn streams(fixture: &Fixture, builder: &Builder) -> [Stream; 2] {
+pub(crate) fn streams(fixture: &Fixture, builder: &Builder) -> [Stream; 2] {
     connected(
         fixture,
         builder,
@@ -119,12 +119,12 @@ fn streams(fixture: &Fixture, builder: &Builder) -> [Stream; 2] {
     )
 }
 
-fn rules(text: &str, seed: u64) {
+pub(crate) fn rules(text: &str, seed: u64) {
     faults::set(faults::parse(text).expect("valid rules"), seed).expect("rules");
 }
 
 /// Checks that every rule has acted, because otherwise the case shows nothing.
-fn all_have_acted() {
+pub(crate) fn all_have_acted() {
     for report in faults::report() {
         assert!(report.fired > 0, "{} has never acted, of {} matches", report.rule, report.matched);
     }
@@ -146,7 +146,7 @@ fn nothing_is_open(text: &str) {
 }
 
 /// Checks that the connections that used this pool left nothing behind.
-fn nothing_is_left(pool: &Pool) {
+pub(crate) fn nothing_is_left(pool: &Pool) {
     // The service thread may still have a connection.
     let deadline = Instant::now() + LONG;
     while (in_use(), pool.stats().in_use) != ([0; 2], 0) {
@@ -156,7 +156,7 @@ fn nothing_is_left(pool: &Pool) {
     }
 }
 
-fn expect_all<E>([here, there]: &[TrafficResult<E>; 2], rules: &str) {
+pub(crate) fn expect_all<E>([here, there]: &[TrafficResult<E>; 2], rules: &str) {
     for (end, which) in [(here, "client"), (there, "server")] {
         if let Some(error) = &end.error {
             panic!("{rules}: the {which} was told: {error}");

@@ -125,10 +125,7 @@ impl Fixture {
 
     /// Whether the devices are software devices of this process.
     pub(crate) fn is_soft(&self) -> bool {
-        matches!(
-            self.target,
-            Target::Soft | Target::SoftShared | Target::SoftRails | Target::SoftByCm
-        )
+        matches!(self.target, Target::Soft | Target::SoftShared | Target::SoftRails | Target::SoftByCm)
     }
 
     /// An address where a foreign listener listens while the second value lives.

@@ -14,6 +14,7 @@
 //! | `soft_by_cm`, `soft_by_cm_deferred` | queue pairs of the software device, for connections that begin with its connection manager |
 //! | `rdma`, `rdma_by_cm` | queue pairs of the system's devices, at the address of the first of them that has one; skipped without one |
 //! | `faults` | a software device with faults (`faults.rs`) |
+//! | `rails` | several software devices, some of which fail (`rails.rs`) |
 //! | `netem` | two SoftRoCE devices with a disturbed network between them (`netem.rs`); skipped without them |
 //!
 //! A case gets a [`Fixture`], which makes listeners and connections of the part's transport. The
@@ -41,6 +42,8 @@ mod parity;
 mod plain;
 mod pooled;
 mod proxy;
+#[cfg(feature = "rdma")]
+mod rails;
 mod ready;
 mod single;
 mod strangers;
@@ -77,6 +80,7 @@ const PARTS: &[&str] = if cfg!(feature = "rdma") {
         "soft_by_cm",
         "soft_by_cm_deferred",
         "faults",
+        "rails",
         "rdma",
         "rdma_by_cm",
         "netem",
@@ -103,6 +107,8 @@ fn main() -> ExitCode {
         "rdma_by_cm" => over_system(part, Target::SystemByCm),
         #[cfg(feature = "rdma")]
         "faults" => faults::run(part),
+        #[cfg(feature = "rdma")]
+        "rails" => rails::run(part),
         #[cfg(feature = "rdma")]
         "netem" => netem::run(part),
         part => unreachable!("{part} is not one of the parts"),

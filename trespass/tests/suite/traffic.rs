@@ -55,6 +55,7 @@ pub(crate) struct TrafficResult<E> {
     pub(crate) got: usize,
     /// The number of lent blocks that returned.
     pub(crate) lent: usize,
+    pub(crate) stats: trespass::Stats,
 }
 
 /// Time limits.
@@ -196,7 +197,8 @@ impl TrafficPeer {
         assert!(self.lent.is_empty(), "{:?} never came back", self.lent);
         // Written data may still be in the buffers; closing waits until it has been sent.
         self.end.set_linger(Some(patience.limit)).unwrap();
-        TrafficResult { _end: closed(self.end), error, got: self.got, lent: self.came_back }
+        let stats = self.end.stats();
+        TrafficResult { _end: closed(self.end), error, got: self.got, lent: self.came_back, stats }
     }
 }
 
@@ -265,7 +267,8 @@ pub(crate) fn bytes(
         }
     };
     end.set_linger(Some(patience.limit)).unwrap();
-    TrafficResult { _end: closed(end), error, got, lent: 0 }
+    let stats = end.stats();
+    TrafficResult { _end: closed(end), error, got, lent: 0, stats }
 }
 
 /// Where received bytes differ from those sent, and at which offset the received ones were sent.

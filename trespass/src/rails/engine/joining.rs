@@ -118,7 +118,10 @@ impl<B: Block> Rails<B> {
             }
             RailMessage::Prove if over == at => self.take_proof(at, protocol, now),
             RailMessage::Down { received } => self.take_down(at, generation, received, protocol, now)?,
-            RailMessage::Offer { .. } | RailMessage::Answer { .. } | RailMessage::Refuse | RailMessage::Prove => {
+            RailMessage::Offer { .. }
+            | RailMessage::Answer { .. }
+            | RailMessage::Refuse
+            | RailMessage::Prove => {
                 return Err(ProtocolError::Rail { what: "the generation", value: generation.into() });
             }
         }

@@ -9,8 +9,8 @@ use super::super::rail::{PostedRequest, UnconfirmedSend};
 use super::Rails;
 use crate::protocol::frame::{FrameType, HEADER_LEN, Head, Immediate};
 use crate::protocol::{
-    Block, Blocks, CallBuffer, CompletedTransmit, Frame, ProtocolError, ProtocolMachine, Purpose, ReadRequest,
-    TransmitItem,
+    Block, Blocks, CallBuffer, CompletedTransmit, Frame, ProtocolError, ProtocolMachine, Purpose,
+    ReadRequest, TransmitItem,
 };
 
 /// Every so many choices the rail that was not chosen for longest is taken, so that a rail that has
@@ -39,13 +39,17 @@ impl<B: Block> RailItem<B> {
 impl<B: Block> Rails<B> {
     /// The rail for a request of `len` bytes: the one that would complete it first. `has_room` tells
     /// whether a rail's send queue has room. `None` if no rail takes it now.
-    pub(crate) fn choose(&mut self, len: usize, is_read: bool, has_room: impl Fn(usize) -> bool) -> Option<usize> {
+    pub(crate) fn choose(
+        &mut self,
+        len: usize,
+        is_read: bool,
+        has_room: impl Fn(usize) -> bool,
+    ) -> Option<usize> {
         self.choices += 1;
         let reads = self.setup.reads;
         let rails = self.rails.iter().enumerate();
-        let takes = rails.filter(|(at, rail)| {
-            rail.is_up() && has_room(*at) && !(is_read && rail.reads() >= reads)
-        });
+        let takes =
+            rails.filter(|(at, rail)| rail.is_up() && has_room(*at) && !(is_read && rail.reads() >= reads));
         let chosen = if self.choices.is_multiple_of(SAMPLE) {
             takes.min_by_key(|(_, rail)| rail.chosen)
         } else {
@@ -124,7 +128,9 @@ impl<B: Block> Rails<B> {
                 self.rails[rail].unconfirmed.push_back(UnconfirmedSend::Frame(seq));
                 PostedRequest::Frame { seq, len: frame.len() }
             }
-            RailItem::Transmit(TransmitItem::Read(read)) => PostedRequest::Read { id: read.id, from: read.from },
+            RailItem::Transmit(TransmitItem::Read(read)) => {
+                PostedRequest::Read { id: read.id, from: read.from }
+            }
             RailItem::Transmit(TransmitItem::Probe) => PostedRequest::Probe,
         };
         self.rails[rail].post(request, now);
@@ -196,7 +202,8 @@ impl<B: Block> Rails<B> {
         self.rails[rail].received = self.rails[rail].received.wrapping_add(1);
         let frame = &block.bytes()[..len.min(block.bytes().len())];
         if immediate.is_none() && RailFrame::is_in(frame) {
-            let taken = RailFrame::decode(frame).and_then(|frame| self.take_message(rail, frame, protocol, now));
+            let taken =
+                RailFrame::decode(frame).and_then(|frame| self.take_message(rail, frame, protocol, now));
             spare.push(block);
             if let Err(error) = taken {
                 protocol.violated(error);

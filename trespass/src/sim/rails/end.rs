@@ -285,8 +285,11 @@ impl RailsEnd {
 
     fn send(&mut self, fabric: &mut Fabric, now: Instant) {
         loop {
-            let room: Vec<_> =
-                self.pairs.iter().map(|pair| pair.as_ref().is_some_and(|pair| pair.queue.room() > 0)).collect();
+            let room: Vec<_> = self
+                .pairs
+                .iter()
+                .map(|pair| pair.as_ref().is_some_and(|pair| pair.queue.room() > 0))
+                .collect();
             let has_room = |rail: usize| room[rail];
             let mut starved = false;
             if let Some((rail, item)) = self.rails.next_item(&mut self.memory, &mut starved, has_room) {
@@ -294,7 +297,8 @@ impl RailsEnd {
                 continue;
             }
             let any = room.iter().any(|room| *room);
-            let next = self.held.take().or_else(|| self.protocol.transmit(now, &mut self.memory, usize::from(any)));
+            let next =
+                self.held.take().or_else(|| self.protocol.transmit(now, &mut self.memory, usize::from(any)));
             let Some(transmit) = next else { return };
             let (len, is_read) = match &transmit {
                 TransmitItem::Send(frame) => (frame.len(), false),
@@ -337,7 +341,9 @@ impl RailsEnd {
             }
             TransmitItem::Probe => Work::Probe,
         };
-        let Some(SimRail { qp, queue }) = &mut self.pairs[rail] else { panic!("rail {rail} has no queue pair") };
+        let Some(SimRail { qp, queue }) = &mut self.pairs[rail] else {
+            panic!("rail {rail} has no queue pair")
+        };
         let (id, _) = queue.push(transmit, true);
         fabric.post(*qp, id, true, work);
     }

@@ -16,7 +16,12 @@ pub(super) enum Work {
     /// These bytes, with optional immediate data, from this block.
     Send(Vec<u8>, Option<Immediate>, Option<u64>),
     /// `device` is the peer's device at the other end, whose key this is.
-    Read { addr: u64, rkey: u32, device: u32, len: usize },
+    Read {
+        addr: u64,
+        rkey: u32,
+        device: u32,
+        len: usize,
+    },
     Probe,
 }
 
@@ -283,7 +288,10 @@ impl Fabric {
             Work::Send(bytes, immediate, block) => {
                 if let Some(block) = block {
                     let end = self.qps[at].end;
-                    assert!(self.memories[end].is_sending(*block), "I10: block {block} is not posted any more");
+                    assert!(
+                        self.memories[end].is_sending(*block),
+                        "I10: block {block} is not posted any more"
+                    );
                 }
                 self.receive(peer, bytes, *immediate);
             }

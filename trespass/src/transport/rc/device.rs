@@ -11,8 +11,8 @@ use sideway::ibverbs::connect::{ChoosePathError, LocalPath};
 use sideway::ibverbs::device::{DeviceList, FindDeviceError, TransportType};
 use sideway::ibverbs::device_context::DeviceContext;
 use sideway::ibverbs::event::{AsyncElement, AsyncEventType, AsyncEvents};
-use sideway::ibverbs::protection_domain::ProtectionDomain;
 use sideway::ibverbs::port::LinkLayer;
+use sideway::ibverbs::protection_domain::ProtectionDomain;
 use sideway::topology::Topology;
 
 use super::choice::{Candidate, PortStatus, choose};

@@ -100,6 +100,7 @@ pub(crate) struct RailsOffer {
     /// How long a request may take.
     pub(crate) request_timeout: Duration,
     pub(crate) probe_timeout: Duration,
+    pub(crate) backoff: Duration,
 }
 
 struct PreparedPair<B: DeviceBlock> {
@@ -172,6 +173,7 @@ impl<P: Blocks<Block: DeviceBlock>> RcPath<P> {
             join_after: offer.join_after,
             request_timeout: offer.request_timeout,
             probe_timeout: offer.probe_timeout,
+            backoff: offer.backoff,
         };
         Some(RailsPlan { ports: offer.ports, setup, channels })
     }
@@ -228,7 +230,6 @@ impl<P: Blocks<Block: DeviceBlock>> RcPath<P> {
     pub(super) fn has_early(&self) -> bool {
         self.prepared.as_ref().is_some_and(|prepared| !prepared.early.is_empty())
     }
-
 }
 
 /// The rails of a connection: one for each device of the side that has fewer.

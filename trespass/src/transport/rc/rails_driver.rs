@@ -27,9 +27,7 @@ use super::request::{RequestPayload, needs_head};
 use super::wr_id::{self, WrId};
 use crate::handshake::Agreed;
 use crate::protocol::frame::Immediate;
-use crate::protocol::{
-    Blocks, CallBuffer, FailureCause, GATHER_MAX, ProtocolMachine, Purpose, TransmitItem,
-};
+use crate::protocol::{Blocks, CallBuffer, FailureCause, GATHER_MAX, ProtocolMachine, Purpose, TransmitItem};
 use crate::rails::{RailCause, RailItem, Rails, RailsSetup};
 use crate::transport::{Driver, PollScope, Sources, SystemEvent};
 
@@ -54,7 +52,9 @@ pub(crate) struct RailsPlan {
 enum ClosePhase {
     Open,
     /// The connection has failed on this side, and a RESET frame is on its way to the peer.
-    Resetting { until: Instant },
+    Resetting {
+        until: Instant,
+    },
     /// All queue pairs are stopped.
     Stopped,
 }
@@ -682,7 +682,8 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for RailsDriver<P::Block> {
             }
             let mut was_unarmed = false;
             for rail in 0..self.pairs.len() {
-                was_unarmed |= self.dispatch(rail, "arming the completion queue", |dispatcher| dispatcher.arm());
+                was_unarmed |=
+                    self.dispatch(rail, "arming the completion queue", |dispatcher| dispatcher.arm());
             }
             if !was_unarmed && !self.rails.has_commands() {
                 return;

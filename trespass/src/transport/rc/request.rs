@@ -38,11 +38,7 @@ impl LocalSegment {
         let end = end.min(block.bytes().len());
         let start = start.min(end);
         // Unregistered memory has no key; the device rejects key 0.
-        Self {
-            lkey: lkey(block, device),
-            address: block.address().wrapping_add(start),
-            len: end - start,
-        }
+        Self { lkey: lkey(block, device), address: block.address().wrapping_add(start), len: end - start }
     }
 
     fn entry(self) -> ScatterGatherEntry {

@@ -62,9 +62,7 @@ impl<B: DeviceBlock> RailsDriver<B> {
         let (own, endpoint) = endpoint_of(&owner, port, &self.parameters)?;
         if let Some(dispatcher) = owner.own_dispatcher() {
             let registered = dispatcher.register(self.channels.registry(), Token(rail));
-            registered.map_err(|error| {
-                Unavailable::new(Cause::Descriptors, error.to_string())
-            })?;
+            registered.map_err(|error| Unavailable::new(Cause::Descriptors, error.to_string()))?;
         }
         self.pairs[rail] = Some(RailPair { owner, device, own: Some(own), to_post: Vec::new() });
         if let Some(offer) = offer {
@@ -80,7 +78,11 @@ impl<B: DeviceBlock> RailsDriver<B> {
             let own = self.ports[*device].path.gid().map_or([0; 16], |gid| gid.raw);
             let same = own.iter().zip(&offer.endpoint.gid).take_while(|(own, peer)| own == peer).count();
             let is_used = self.pairs.iter().flatten().any(|pair| pair.device == *device);
-            (is_used, std::cmp::Reverse(same), (*device + self.ports.len() - rail % self.ports.len()) % self.ports.len())
+            (
+                is_used,
+                std::cmp::Reverse(same),
+                (*device + self.ports.len() - rail % self.ports.len()) % self.ports.len(),
+            )
         };
         let mut devices: Vec<_> = (0..self.ports.len()).collect();
         devices.sort_by_key(likeness);

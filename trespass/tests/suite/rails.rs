@@ -1,0 +1,230 @@
+//! Connections over several software devices, some of which fail. One of them is left alone, so that
+//! programs notice nothing: all data arrives once and in order, and every lent block returns.
+
+use std::net::Ipv4Addr;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use sideway::soft::{self, faults};
+use test_harness::{Outcome, RunOptions, Suite, cases};
+use trespass::{Builder, SeqPacket, Stats, Stream};
+
+use super::faults::{all_have_acted, expect_all, nothing_is_left, packets, rules, streams};
+use super::fixture::{Fixture, LONG, Target, greet};
+use super::traffic::{self, TrafficPlan, WaitLimits, both};
+
+/// The limit of a case, many times its usual duration.
+const CASE_LIMIT: Duration = Duration::from_secs(300);
+
+/// Each failure makes an event. The nap is for requests that a device never completes.
+const WATCHFUL: WaitLimits = WaitLimits { limit: LONG, nap: Duration::from_millis(20) };
+
+pub(crate) fn run(part: &'static str) -> ExitCode {
+    let mut config = soft::Config::from_env().expect("a valid environment");
+    config.time_scale = 0.01;
+    config.devices = 3;
+    sideway::set_default_provider(soft::provider_with(config).expect("no device is listed yet"));
+    let mut suite = Suite::<Fixture>::default().of_part(part);
+    cases!(suite: further_rails_join, failures_of_single_requests_are_not_visible, hung_requests_are_given_up,
+        ports_that_flap_are_not_visible, a_thousand_failures_lose_nothing, without_a_rail_the_connection_fails,
+        one_device_is_one_rail);
+    let fixture = Ok(Fixture::new(Target::SoftRails, Ipv4Addr::LOCALHOST.into()));
+    suite.run(
+        &test_harness::arguments(),
+        &fixture,
+        RunOptions { required: true, limit: CASE_LIMIT, advice: "" },
+    )
+}
+
+/// Failed rails come back after milliseconds, and retries run out in milliseconds.
+fn builder(fixture: &Fixture) -> Builder {
+    fixture
+        .builder()
+        .ack_timeout(14)
+        .rnr_retry(0)
+        .pool_max(512 << 20)
+        .pool_initial(16 << 20)
+        .rail_timeout(Duration::from_millis(300))
+        .__rail_backoff(Duration::from_millis(2))
+}
+
+fn plans(seed: u64, count: usize) -> [TrafficPlan; 2] {
+    [0, 1].map(|side| TrafficPlan { seed: 2 * seed + side, count, most: 400_000 })
+}
+
+/// Sends messages, then bytes, both ways under rules. Returns the sum of the connections' counters.
+fn carries_all(fixture: &Fixture, text: &str, seed: u64, count: usize) -> Stats {
+    let builder = builder(fixture);
+    let mut packets = packets(fixture, &builder);
+    until_all_join(&mut packets, SeqPacket::stats, |[client, server]| {
+        client.send(b"one").unwrap();
+        assert_eq!(server.recv(&mut [0; 8]).unwrap(), 3);
+        server.send(b"two").unwrap();
+        assert_eq!(client.recv(&mut [0; 8]).unwrap(), 3);
+    });
+    let pool = packets[0].pool().clone();
+    rules(text, seed);
+    let messages =
+        both(packets, plans(seed, count), |end, out, into| traffic::messages(end, out, into, WATCHFUL));
+    expect_all(&messages, text);
+    assert!(messages.iter().all(|end| end.got == count), "{text}: {messages:?}");
+    let mut sum: Stats = messages.iter().map(|end| end.stats).sum();
+    drop(messages);
+    faults::clear();
+    let mut streams = streams(fixture, &builder);
+    until_all_join(&mut streams, Stream::stats, greet_both);
+    rules(text, seed + 500);
+    let bytes =
+        both(streams, plans(seed + 1000, count), |end, out, into| traffic::bytes(end, out, into, WATCHFUL));
+    expect_all(&bytes, text);
+    sum += bytes.iter().map(|end| end.stats).sum();
+    drop(bytes);
+    let acted = faults::report().iter().filter(|rule| rule.fired > 0).count();
+    faults::clear();
+    nothing_is_left(&pool);
+    println!(
+        "{text}: {acted} of the rules acted on the stream, {} rails joined, {} failed, {} requests again",
+        sum.rails_joined, sum.rails_failed, sum.repeated
+    );
+    sum
+}
+
+fn greet_both([client, server]: &mut [Stream; 2]) {
+    greet(client, server);
+    greet(server, client);
+}
+
+/// Exchanges data until both ends have all three rails.
+fn until_all_join<E>(ends: &mut [E; 2], stats: fn(&E) -> Stats, exchange: impl Fn(&mut [E; 2])) {
+    let deadline = Instant::now() + LONG;
+    while ends.iter().any(|end| stats(end).rails_joined < 2) {
+        assert!(Instant::now() < deadline, "{:?}", [stats(&ends[0]), stats(&ends[1])]);
+        exchange(ends);
+    }
+}
+
+/// Each device carries requests.
+fn further_rails_join(fixture: &Fixture) -> Outcome {
+    faults::clear();
+    // Requests of each device are delayed, so that each rule acts only if its device is used.
+    let text = "delay=10us device=soft0; delay=10us device=soft1; delay=10us device=soft2";
+    let stats = carries_all(fixture, text, 1, 60);
+    assert_eq!((stats.rails_failed, stats.repeated), (0, 0));
+    let mut streams = streams(fixture, &builder(fixture));
+    until_all_join(&mut streams, Stream::stats, greet_both);
+    rules(text, 1);
+    (0..200).for_each(|_| greet_both(&mut streams));
+    all_have_acted();
+    faults::clear();
+    Ok(())
+}
+
+/// Each fails the queue pair of a device in the midst of the traffic. A request that completes as
+/// flushed is not among them, because the device would execute those behind it.
+const FATAL: &[&str] = &[
+    "drop opcode=send,send_with_imm device=soft1 nth=30",
+    "drop opcode=rdma_read device=soft1 nth=3",
+    "status=loc_qp_op_err opcode=send,send_with_imm device=soft2 nth=20",
+    "status=rem_op_err opcode=rdma_read device=soft2 nth=2",
+    "status=retry_exc_err opcode=send,send_with_imm device=soft0 nth=50",
+    "status=fatal_err opcode=send,send_with_imm device=soft0 nth=50",
+    "status=general_err opcode=rdma_read device=soft0 nth=4",
+    "qp_fatal opcode=send,send_with_imm device=soft0 nth=50",
+    "qp_fatal opcode=rdma_read device=soft1 nth=2",
+    "qp_fatal device=soft1 nth=20; qp_fatal device=soft2 nth=30",
+    // Both fail within the first one's repetition.
+    "qp_fatal device=soft0 nth=60; qp_fatal device=soft1 nth=61",
+];
+
+fn failures_of_single_requests_are_not_visible(fixture: &Fixture) -> Outcome {
+    faults::clear();
+    for (seed, text) in FATAL.iter().enumerate() {
+        let stats = carries_all(fixture, text, 10 + seed as u64, 90);
+        assert!(stats.rails_failed > 0, "{text}: {stats:?}");
+    }
+    Ok(())
+}
+
+fn hung_requests_are_given_up(fixture: &Fixture) -> Outcome {
+    faults::clear();
+    for (seed, text) in [
+        "hang opcode=send,send_with_imm device=soft1 nth=30",
+        "hang=silent opcode=send,send_with_imm device=soft1 nth=30",
+        "hang=silent opcode=rdma_read device=soft2 nth=3",
+        "hang device=soft0 nth=60",
+    ]
+    .iter()
+    .enumerate()
+    {
+        let stats = carries_all(fixture, text, 50 + seed as u64, 90);
+        assert!(stats.rails_failed > 0 && stats.repeated > 0, "{text}: {stats:?}");
+    }
+    Ok(())
+}
+
+fn ports_that_flap_are_not_visible(fixture: &Fixture) -> Outcome {
+    faults::clear();
+    for (seed, text) in [
+        "port_flap=1ms..20ms:5ms..30ms device=soft1 nth=1; port_flap=1ms..20ms:5ms..30ms device=soft2 nth=1",
+        "port_flap=1ms..20ms:5ms..30ms device=soft0 nth=1; port_flap=1ms..20ms:5ms..30ms device=soft2 nth=1",
+    ]
+    .iter()
+    .enumerate()
+    {
+        carries_all(fixture, text, 70 + seed as u64, 90);
+    }
+    Ok(())
+}
+
+/// Queue pairs of two of three devices fail at random, until a thousand have.
+fn a_thousand_failures_lose_nothing(fixture: &Fixture) -> Outcome {
+    faults::clear();
+    let (mut failed, mut seed) = (0, 100);
+    while failed < 1000 {
+        let kept = seed % 3;
+        let others: Vec<_> = (0..3).filter(|device| *device != kept).collect();
+        let text = format!(
+            "qp_fatal chance=0.03 device=soft{}; qp_fatal chance=0.03 device=soft{}",
+            others[0], others[1]
+        );
+        failed += carries_all(fixture, &text, seed, 120).rails_failed;
+        seed += 1;
+    }
+    println!("{failed} rails failed in {} runs", seed - 100);
+    Ok(())
+}
+
+fn without_a_rail_the_connection_fails(fixture: &Fixture) -> Outcome {
+    faults::clear();
+    let [mut client, mut server] = streams(fixture, &builder(fixture));
+    for _ in 0..20 {
+        greet(&mut client, &mut server);
+        greet(&mut server, &mut client);
+    }
+    rules("qp_fatal", 1);
+    let deadline = Instant::now() + LONG;
+    let error = loop {
+        assert!(Instant::now() < deadline, "nobody was told");
+        let sent = std::io::Write::write_all(&mut client, &[1; 1000]);
+        if let Err(error) = sent {
+            break error;
+        }
+    };
+    assert!(traffic::is_failure(&error), "{error}");
+    faults::clear();
+    Ok(())
+}
+
+fn one_device_is_one_rail(fixture: &Fixture) -> Outcome {
+    faults::clear();
+    let one = || builder(fixture).device("soft1");
+    for (client, server) in [(one(), builder(fixture)), (builder(fixture), one())] {
+        let (mut client, mut server) = fixture.streams_of(client, server);
+        for _ in 0..20 {
+            greet(&mut client, &mut server);
+            greet(&mut server, &mut client);
+        }
+        assert_eq!((client.stats().rails_joined, server.stats().rails_joined), (0, 0));
+    }
+    Ok(())
+}
