@@ -33,6 +33,8 @@ pub(crate) struct RailsSetup {
     pub(crate) probe_timeout: Duration,
     /// How long a rail stays out after its first failure.
     pub(crate) backoff: Duration,
+    /// How long a rail may be without requests before a probe shows whether it works.
+    pub(crate) keepalive: Option<Duration>,
 }
 
 /// What the driver is to do for a rail.
@@ -80,8 +82,6 @@ pub(crate) struct Rails<B> {
     /// Messages to send, and the rail for those that must go over a certain one.
     messages: VecDeque<(Option<usize>, RailFrame)>,
     commands: VecDeque<RailCommand>,
-    /// Bytes of frames and READs so far, until the other rails join.
-    moved: u64,
     has_begun_joining: bool,
     /// The connection ends, so that no rail is added.
     is_finishing: bool,
@@ -115,7 +115,6 @@ impl<B: Block> Rails<B> {
             reads_again: VecDeque::new(),
             messages: VecDeque::new(),
             commands: VecDeque::new(),
-            moved: 0,
             has_begun_joining: false,
             is_finishing: false,
             choices: 0,
@@ -195,6 +194,7 @@ impl<B: Block> Rails<B> {
         self.messages.is_empty()
             && !self.sent.is_due()
             && self.reads_again.is_empty()
+            && !self.rails.iter().any(|rail| rail.probe_is_due)
             && self.commands.is_empty()
     }
 
@@ -215,11 +215,20 @@ impl<B: Block> Rails<B> {
         }
         self.last_cause = Some(cause);
         self.rails[rail].state = RailState::Stopping;
+        self.rails[rail].probe_is_due = false;
         self.commands.retain(|command| {
             !matches!(command,
             RailCommand::Create { rail: at, .. } | RailCommand::Connect { rail: at, .. } if *at == rail)
         });
         self.commands.push_back(RailCommand::Stop { rail });
+    }
+
+    /// Takes a rail out whose port is down. The last one stays, because its port may come back before
+    /// its retries run out.
+    pub(crate) fn leave(&mut self, rail: usize) {
+        if self.up() > 1 || !self.rails[rail].is_up() {
+            self.fail(rail, RailCause::Device);
+        }
     }
 
     /// Handles the passing of time. The driver has polled all rails before.
@@ -230,6 +239,11 @@ impl<B: Block> Rails<B> {
             if is_posted && rail.is_overdue(self.setup.request_timeout, now) {
                 self.fail(at, RailCause::Path);
                 continue;
+            }
+            if rail.is_up()
+                && self.setup.keepalive.is_some_and(|idle| rail.idle_at(idle).is_some_and(|at| now >= at))
+            {
+                rail.probe_is_due = true;
             }
             match rail.state {
                 RailState::Proving { until } | RailState::Offered { until } if now >= until => {
@@ -246,6 +260,9 @@ impl<B: Block> Rails<B> {
     /// When [`tick`](Self::tick) must run.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let of_rail = |rail: &Rail| match rail.state {
+            RailState::Up if rail.posted.is_empty() => {
+                self.setup.keepalive.and_then(|idle| rail.idle_at(idle))
+            }
             RailState::Up => rail.overdue_at(self.setup.request_timeout),
             RailState::Proving { until } => {
                 rail.overdue_at(self.setup.request_timeout).map_or(Some(until), |at| Some(at.min(until)))

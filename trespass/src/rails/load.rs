@@ -18,8 +18,10 @@ pub(super) struct RailLoad {
     under_way: u64,
     /// Bytes per second, averaged; `None` before the first measurement.
     rate: Option<f64>,
-    /// The time from which the bytes of this measurement count, while something is under way.
+    /// Since when something is under way, if it is, as far as that does not count yet.
     since: Option<Instant>,
+    /// The time with something under way, and the bytes completed in it, of this measurement.
+    busy: Duration,
     completed: u64,
 }
 
@@ -35,9 +37,7 @@ impl RailLoad {
 
     /// Counts a request that is posted.
     pub(super) fn begin(&mut self, len: usize, now: Instant) {
-        if self.under_way == 0 {
-            (self.since, self.completed) = (Some(now), 0);
-        }
+        self.since.get_or_insert(now);
         self.under_way += len as u64 + OVERHEAD;
     }
 
@@ -46,12 +46,13 @@ impl RailLoad {
         let len = len as u64 + OVERHEAD;
         self.under_way = self.under_way.saturating_sub(len);
         self.completed += len;
-        let Some(since) = self.since else { return };
-        let time = now.saturating_duration_since(since);
-        if time >= SAMPLE_TIME && self.completed >= SAMPLE_BYTES {
-            let sample = self.completed as f64 / time.as_secs_f64();
+        let since = self.since.take().unwrap_or(now);
+        self.busy += now.saturating_duration_since(since);
+        self.since = (self.under_way > 0).then_some(now);
+        if self.busy >= SAMPLE_TIME && self.completed >= SAMPLE_BYTES {
+            let sample = self.completed as f64 / self.busy.as_secs_f64();
             self.rate = Some(self.rate.map_or(sample, |rate| rate + (sample - rate) * NEW));
-            (self.since, self.completed) = (Some(now), 0);
+            (self.busy, self.completed) = (Duration::ZERO, 0);
         }
     }
 
@@ -76,6 +77,7 @@ mod tests {
             *now += each;
             load.end(65536, *now);
         }
+        *now += each;
         load.end(65536, *now);
     }
 
@@ -95,10 +97,25 @@ mod tests {
         assert!((6e6..8e6).contains(&rate), "{rate}");
     }
 
+    /// A rail that waits for a slower one is measured while it works.
     #[test]
-    fn single_small_requests_measure_nothing() {
+    fn idle_time_does_not_count() {
         let (mut load, mut now) = (RailLoad::default(), Instant::now());
-        for _ in 0..1000 {
+        for _ in 0..20 {
+            load.begin(65536, now);
+            now += Duration::from_micros(100);
+            load.end(65536, now);
+            now += Duration::from_millis(10);
+        }
+        let rate = load.rate().unwrap();
+        assert!((600e6..700e6).contains(&rate), "{rate}");
+    }
+
+    /// Few bytes show the latency of a rail.
+    #[test]
+    fn a_few_small_requests_measure_nothing() {
+        let (mut load, mut now) = (RailLoad::default(), Instant::now());
+        for _ in 0..100 {
             load.begin(8, now);
             now += Duration::from_millis(1);
             load.end(8, now);

@@ -30,4 +30,6 @@ mod sent;
 
 pub(crate) use self::engine::moving::RailItem;
 pub(crate) use self::engine::{PeerOffer, RailCommand, RailCounters, Rails, RailsSetup};
-pub(crate) use self::rail::{RailCause, RailState};
+pub(crate) use self::rail::RailCause;
+#[cfg(test)]
+pub(crate) use self::rail::RailState;

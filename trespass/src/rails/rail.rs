@@ -51,6 +51,8 @@ pub(super) enum PostedRequest {
         len: usize,
     },
     Message,
+    /// A probe of this rail, not of the connection.
+    OwnProbe,
     Read {
         id: u64,
         from: Segment,
@@ -63,7 +65,7 @@ impl PostedRequest {
         match self {
             Self::Frame { len, .. } => *len,
             Self::Read { from, .. } => from.len as usize,
-            Self::Message | Self::Probe => 0,
+            Self::Message | Self::OwnProbe | Self::Probe => 0,
         }
     }
 }
@@ -108,6 +110,10 @@ pub(super) struct Rail {
     pub(super) chosen: u64,
     /// The peer's device at the other end.
     pub(super) peer_device: u8,
+    /// A probe is to be posted, because the rail had no requests for a while.
+    pub(super) probe_is_due: bool,
+    /// When the rail came up, or its last request completed.
+    idle_since: Option<Instant>,
     /// When the oldest request was posted, or the last one completed.
     progress: Option<Instant>,
     suspected: Option<Instant>,
@@ -131,6 +137,8 @@ impl Rail {
             attempts: 0,
             chosen: 0,
             peer_device: 0,
+            probe_is_due: false,
+            idle_since: None,
             progress: None,
             suspected: None,
         }
@@ -145,6 +153,7 @@ impl Rail {
         (self.confirmed, self.received) = (0, 0);
         (self.peer_received, self.has_told) = (None, false);
         (self.progress, self.suspected, self.retry_at) = (None, None, None);
+        (self.probe_is_due, self.idle_since) = (false, None);
         self.load.reset();
     }
 
@@ -175,8 +184,15 @@ impl Rail {
     pub(super) fn complete(&mut self, now: Instant) -> Option<PostedRequest> {
         let request = self.posted.pop_front()?;
         self.load.end(request.len(), now);
+        self.idle_since = Some(now);
         (self.progress, self.suspected) = ((!self.posted.is_empty()).then_some(now), None);
         Some(request)
+    }
+
+    /// When a probe is due, if the rail has no requests.
+    pub(super) fn idle_at(&self, idle: Duration) -> Option<Instant> {
+        let since = self.idle_since.filter(|_| self.posted.is_empty() && !self.probe_is_due)?;
+        Some(since + idle)
     }
 
     /// When the oldest request is overdue, or must be looked at again.

@@ -66,12 +66,6 @@ impl<B: Block> SentFrames<B> {
         Self { frames: VecDeque::new(), first, due: 0 }
     }
 
-    /// The number of frames that are kept.
-    #[cfg(test)]
-    pub(super) fn len(&self) -> usize {
-        self.frames.len()
-    }
-
     /// Whether a frame waits to be sent again.
     pub(super) fn is_due(&self) -> bool {
         self.due > 0

@@ -233,6 +233,7 @@ impl Config {
             request_timeout: self.rail_timeout,
             probe_timeout: self.probe_timeout,
             backoff: self.rail_backoff,
+            keepalive: self.keepalive,
         })
     }
 

@@ -137,6 +137,7 @@ impl Run {
             request_timeout: Duration::from_secs(3),
             probe_timeout: Duration::from_millis(300),
             backoff: Duration::from_millis(100),
+            keepalive: Some(Duration::from_secs(1)),
         };
         let depth = fabric.depth;
         let [one, two] = memories;

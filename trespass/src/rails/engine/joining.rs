@@ -9,22 +9,19 @@ use crate::protocol::{Block, ProtocolError, ProtocolMachine};
 use crate::wire::{Endpoint, Role};
 
 impl<B: Block> Rails<B> {
-    /// Counts bytes that pass. With enough of them the client adds the other rails, so that short
-    /// connections cost one queue pair.
-    pub(super) fn count_bytes(&mut self, len: usize, now: Instant) {
+    /// Once enough bytes have passed, the client adds the other rails, so that short connections cost
+    /// one queue pair.
+    pub(crate) fn consider_joining(&mut self, protocol: &ProtocolMachine<B>, now: Instant) {
         if self.has_begun_joining {
             return;
         }
-        self.moved += len as u64;
-        if self.moved >= self.setup.join_after {
-            self.begin_joining(now);
-        }
-    }
-
-    /// Adds the other rails now.
-    pub(crate) fn begin_joining(&mut self, now: Instant) {
-        if !std::mem::replace(&mut self.has_begun_joining, true) && self.setup.role == Role::Client {
-            self.rails.iter_mut().skip(1).for_each(|rail| rail.retry_at = Some(now));
+        let passed = protocol.counters();
+        let frames = passed.bytes_sent + passed.bytes_received;
+        if frames + passed.bytes_announced + passed.bytes_read >= self.setup.join_after {
+            self.has_begun_joining = true;
+            if self.setup.role == Role::Client {
+                self.rails.iter_mut().skip(1).for_each(|rail| rail.retry_at = Some(now));
+            }
         }
     }
 

@@ -24,6 +24,8 @@ pub(crate) enum RailItem<B> {
     Message(RailFrame),
     /// A frame, READ or probe of the connection. A frame that is sent again has its number.
     Transmit(TransmitItem<B>),
+    /// A probe of a rail that had no requests for a while.
+    Probe,
 }
 
 impl<B: Block> RailItem<B> {
@@ -32,6 +34,7 @@ impl<B: Block> RailItem<B> {
         match self {
             Self::Message(frame) => TransmitItem::Send(Frame::Short(frame.encode())),
             Self::Transmit(transmit) => transmit,
+            Self::Probe => TransmitItem::Probe,
         }
     }
 }
@@ -72,6 +75,12 @@ impl<B: Block> Rails<B> {
     ) -> Option<(usize, RailItem<B>)> {
         if let Some((rail, frame)) = self.next_message(&has_room) {
             return Some((rail, RailItem::Message(frame)));
+        }
+        if let Some(rail) = self.rails.iter().position(|rail| rail.probe_is_due)
+            && has_room(rail)
+        {
+            self.rails[rail].probe_is_due = false;
+            return Some((rail, RailItem::Probe));
         }
         if self.sent.is_due()
             && let Some(rail) = self.choose(0, false, &has_room)
@@ -132,9 +141,9 @@ impl<B: Block> Rails<B> {
                 PostedRequest::Read { id: read.id, from: read.from }
             }
             RailItem::Transmit(TransmitItem::Probe) => PostedRequest::Probe,
+            RailItem::Probe => PostedRequest::OwnProbe,
         };
         self.rails[rail].post(request, now);
-        self.count_bytes(request.len(), now);
     }
 
     /// Hands the oldest request of a rail to the connection, which has completed.
@@ -153,7 +162,7 @@ impl<B: Block> Rails<B> {
                 }
                 drop(pieces);
             }
-            (Some(PostedRequest::Message), _) => {}
+            (Some(PostedRequest::Message | PostedRequest::OwnProbe), _) => {}
             (_, done) => protocol.done(done),
         }
     }
@@ -210,7 +219,6 @@ impl<B: Block> Rails<B> {
             }
             return;
         }
-        self.count_bytes(len, now);
         let expected = protocol.expected();
         let ahead = number_ahead(frame, immediate, expected);
         // What is not ahead by less than the peer's credits is for the connection to judge.

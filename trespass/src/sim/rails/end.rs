@@ -119,6 +119,7 @@ impl RailsEnd {
         for rail in 0..self.pairs.len() {
             self.poll(fabric, rail, most, now);
         }
+        self.rails.consider_joining(&self.protocol, now);
         if most == usize::MAX {
             self.rails.tick(now);
         }

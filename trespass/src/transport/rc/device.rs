@@ -3,6 +3,9 @@
 
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -52,6 +55,8 @@ pub(crate) struct RdmaDevice {
     /// The numbers of queue pairs for which the device reported that they take no more shared
     /// receives (`IBV_EVENT_QP_LAST_WQE_REACHED`).
     last_wqe_reached: Mutex<HashSet<u32>>,
+    /// A bit for each port below 64 that the device has reported to be down.
+    ports_down: AtomicU64,
     pub(super) limits: DeviceLimits,
     /// Whether SENDs can carry immediate data; iWARP has none.
     pub(super) has_immediate: bool,
@@ -112,6 +117,30 @@ impl RdmaDevice {
         cache().read_async_events(self);
     }
 
+    /// The descriptor that is readable while the device has events.
+    pub(super) fn events_descriptor(&self) -> RawFd {
+        self.events.as_raw_fd()
+    }
+
+    /// Whether the device has failed, or has reported that this port is down. As far as events were
+    /// read.
+    pub(super) fn is_port_down(&self, port: u8) -> bool {
+        self.ports_down.load(Relaxed) & (1 << (port % 64)) != 0
+    }
+
+    fn note_port(&self, kind: AsyncEventType, element: AsyncElement) {
+        match (kind, element) {
+            (AsyncEventType::DeviceFatal, _) => self.ports_down.store(u64::MAX, Relaxed),
+            (AsyncEventType::PortError, AsyncElement::Port(port)) => {
+                self.ports_down.fetch_or(1 << (port % 64), Relaxed);
+            }
+            (AsyncEventType::PortActive, AsyncElement::Port(port)) => {
+                self.ports_down.fetch_and(!(1 << (port % 64)), Relaxed);
+            }
+            _ => {}
+        }
+    }
+
     /// Whether the device reported that this stopped queue pair takes no more shared receives. The
     /// device reports it once, and this call consumes the report.
     pub(super) fn take_last_wqe_reached(&self, qp_number: u32) -> bool {
@@ -164,6 +193,7 @@ impl RdmaDevice {
             domain,
             events,
             last_wqe_reached: Mutex::default(),
+            ports_down: AtomicU64::new(0),
             limits,
             has_immediate,
             // The kernel's CPU time pays for each packet, acknowledgement and completion of
@@ -255,6 +285,7 @@ impl DeviceCache {
                 continue;
             }
             tracing::info!(device = device.name, event = %kind, ?element, "the device reports");
+            device.note_port(kind, element);
             failed |= kind == AsyncEventType::DeviceFatal;
             if !matches!(element, AsyncElement::QueuePair { .. }) {
                 self.ports.retain(|cache| !std::ptr::eq(&*cache.port.device, device));
@@ -338,6 +369,11 @@ fn rails_of(
     let Ok(list) = DeviceList::new() else { return vec![first.clone()] };
     let topology = Topology::read();
     let mut usable = Vec::new();
+    let absent = names.iter().enumerate().filter(|(_, name)| list.find(&name.name).is_err());
+    let absent = absent.map(|(at, name)| Candidate {
+        status: PortStatus::Absent,
+        ..candidate(&topology, &name.name, name.port.unwrap_or(1), None, Some(at))
+    });
     let candidates: Vec<_> = list
         .iter()
         .flat_map(|device| ports_of(device.name().as_str(), &topology))
@@ -352,6 +388,7 @@ fn rails_of(
             usable.extend(found);
             Some(candidate)
         })
+        .chain(absent)
         .collect();
     let choice = choose(&candidates, process_node(&topology), DEVICES_MAX);
     let is_first = |port: &DevicePort| {

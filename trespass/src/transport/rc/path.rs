@@ -101,6 +101,7 @@ pub(crate) struct RailsOffer {
     pub(crate) request_timeout: Duration,
     pub(crate) probe_timeout: Duration,
     pub(crate) backoff: Duration,
+    pub(crate) keepalive: Option<Duration>,
 }
 
 struct PreparedPair<B: DeviceBlock> {
@@ -174,6 +175,7 @@ impl<P: Blocks<Block: DeviceBlock>> RcPath<P> {
             request_timeout: offer.request_timeout,
             probe_timeout: offer.probe_timeout,
             backoff: offer.backoff,
+            keepalive: offer.keepalive,
         };
         Some(RailsPlan { ports: offer.ports, setup, channels })
     }

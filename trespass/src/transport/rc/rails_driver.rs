@@ -35,6 +35,8 @@ use crate::transport::{Driver, PollScope, Sources, SystemEvent};
 const RESET_TIMEOUT: Duration = Duration::from_millis(100);
 /// Steps in a turn of a driver whose turns are limited.
 const STEPS_A_TURN: u32 = 64;
+/// The tokens of the devices' events begin here; those of completion channels are below.
+const DEVICE_EVENTS: usize = 64;
 /// The times that each queue pair is polled in turn by a caller that spins.
 const POLLS_IN_A_ROW: u32 = 4;
 
@@ -115,6 +117,14 @@ impl<B: DeviceBlock> RailsDriver<B> {
         let slot_size = parameters.slot_size as usize;
         if let Some(dispatcher) = pair.own_dispatcher() {
             dispatcher.register(channels.registry(), Token(0))?;
+        }
+        for (index, port) in ports.iter().enumerate() {
+            let events = port.device.events_descriptor();
+            // Two ports of one device share it.
+            if !ports[..index].iter().any(|other| Arc::ptr_eq(&other.device, &port.device)) {
+                let token = Token(DEVICE_EVENTS + index);
+                channels.registry().register(&mut SourceFd(&events), token, Interest::READABLE)?;
+            }
         }
         pairs[0] = Some(RailPair { owner: pair, device: 0, own: None, to_post: Vec::new() });
         Ok(Self {
@@ -416,6 +426,7 @@ impl<B: DeviceBlock> RailsDriver<B> {
         for rail in 0..self.pairs.len() {
             moved |= self.poll_rail(rail, protocol, None, &mut CallBuffer::default(), now);
         }
+        self.rails.consider_joining(protocol, now);
         moved |= self.obey(protocol, blocks, now);
         moved |= self.replenish(protocol, blocks);
         moved |= self.send(protocol, blocks, now);
@@ -504,11 +515,25 @@ impl<B: DeviceBlock> RailsDriver<B> {
         Some(pair)
     }
 
+    /// Takes out rails whose port is down, as far as others work.
+    fn leave_ports_that_are_down(&mut self) {
+        for rail in 0..self.pairs.len() {
+            let Some(RailPair { device, .. }) = &self.pairs[rail] else { continue };
+            let DevicePort { device, path } = &self.ports[*device];
+            if device.is_port_down(path.port_num()) {
+                self.rails.leave(rail);
+            }
+        }
+    }
+
     /// Reads which channels have events.
     fn take_channel_events(&mut self) {
         if std::mem::replace(&mut self.may_have_events, false) {
             // An interrupted or failed call finds nothing, and the dispatchers look by themselves.
             let _ = self.channels.poll(&mut self.events, Some(Duration::ZERO));
+            let reported = self.events.iter().filter_map(|event| event.token().0.checked_sub(DEVICE_EVENTS));
+            reported.for_each(|device| self.ports[device].device.read_async_events());
+            self.leave_ports_that_are_down();
             for rail in 0..self.pairs.len() {
                 self.dispatch(rail, "reading an event", |dispatcher| {
                     dispatcher.on_event();
@@ -738,6 +763,7 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for RailsDriver<P::Block> {
         if self.phase == ClosePhase::Open {
             let now = Instant::now();
             self.send(protocol, blocks, now);
+            self.rails.consider_joining(protocol, now);
             // A caller does not poll while something is due.
             if self.rails.next_deadline().is_some_and(|at| now >= at) {
                 self.rails.set_finishing(self.is_limited || protocol.is_finishing());
