@@ -11,7 +11,7 @@ use crate::protocol::{
 };
 use crate::rails::{RailCause, RailCommand, RailItem, Rails, RailsSetup};
 use crate::wire::{Endpoint, LinkLayer};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The queue pair of a rail, with the requests that are in its send queue.
 struct SimRail {
@@ -36,6 +36,10 @@ pub(super) struct RailsEnd {
     pub(super) returned: u64,
     pub(super) failed: Option<FailureCause>,
     pub(super) closed: bool,
+    /// When a completion said that a rail has failed, until data goes over another one.
+    failed_at: Option<(usize, Instant)>,
+    /// How long that took each time.
+    pub(super) outages: Vec<Duration>,
     /// The beginning of a message that is taken in parts.
     pub(super) partial: Vec<u8>,
 }
@@ -84,6 +88,8 @@ impl RailsEnd {
             returned: 0,
             failed: None,
             closed: false,
+            failed_at: None,
+            outages: Vec::new(),
             partial: Vec::new(),
         }
     }
@@ -174,6 +180,7 @@ impl RailsEnd {
             let Some(sent) = fabric.poll_sent(qp) else { return };
             if sent.failed {
                 self.rails.fail(rail, RailCause::Path);
+                self.failed_at.get_or_insert((rail, now));
             }
             self.complete(rail, sent.id, sent.failed, &sent.data, now);
         }
@@ -319,6 +326,9 @@ impl RailsEnd {
     fn post(&mut self, fabric: &mut Fabric, rail: usize, item: RailItem<SimBlock>, now: Instant) {
         self.rails.posted(rail, &item, now);
         let is_message = matches!(item, RailItem::Message(_));
+        if !is_message && let Some((_, at)) = self.failed_at.take_if(|(failed, _)| *failed != rail) {
+            self.outages.push(now - at);
+        }
         let transmit = item.into_transmit();
         let work = match &transmit {
             TransmitItem::Send(frame) => {
