@@ -255,6 +255,7 @@ mod process;
 #[cfg_attr(not(feature = "rdma"), allow(dead_code, reason = "what queue pairs alone need"))]
 mod protocol;
 #[cfg(any(feature = "rdma", test))]
+#[cfg_attr(not(feature = "rdma"), allow(dead_code, unused_imports, reason = "the simulator uses a part"))]
 mod rails;
 mod session;
 #[cfg(test)]

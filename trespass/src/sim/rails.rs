@@ -348,13 +348,14 @@ impl Run {
         } else {
             let mut bytes = vec![0; message_len(self.seed, end, sent)];
             TestPattern::new(self.seed, end, sent).fill(0, &mut bytes);
-            let whole = rng.one_in(4).then(|| lend(side, &bytes)).unwrap_or_else(|| {
-                let slices = [IoSlice::new(&bytes)];
-                match side.protocol.send(&slices, &mut side.memory) {
-                    Err(CallError::AboveSendQuota { .. }) => lend(side, &bytes),
-                    sent => sent.map(|()| bytes.len()),
-                }
-            });
+            let sent = match rng.one_in(4) {
+                true => Err(CallError::AboveSendQuota { len: 0, quota: 0 }),
+                false => side.protocol.send(&[IoSlice::new(&bytes)], &mut side.memory),
+            };
+            let whole = match sent {
+                Err(CallError::AboveSendQuota { .. }) => lend(side, &bytes),
+                sent => sent.map(|()| bytes.len()),
+            };
             self.progress[end].sent += u64::from(whole.is_ok());
             taken(whole, 0);
         }

@@ -109,6 +109,8 @@ impl<B: DeviceBlock> RailsDriver<B> {
     /// Moves a rail's queue pair to the error state, and takes back what it held.
     fn stop(&mut self, rail: usize, protocol: &mut ProtocolMachine<B>, now: Instant) {
         if let Some(pair) = &mut self.pairs[rail] {
+            let cause = self.rails.last_cause();
+            tracing::warn!(rail, port = pair.owner.origin, ?cause, "a rail has failed; the others go on");
             pair.owner.device.read_async_events();
             pair.owner.stop();
             self.poll_rail(rail, protocol, None, &mut CallBuffer::default(), now);
