@@ -33,7 +33,7 @@ macro_rules! common {
                 self.0.info.fallback.as_ref()
             }
 
-            /// The name of the RDMA device. `None` over TCP.
+            /// The name of the RDMA device; of several, the first. `None` over TCP.
             #[must_use]
             pub fn device(&self) -> Option<&str> {
                 self.0.device.as_deref()
