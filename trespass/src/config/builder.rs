@@ -277,7 +277,8 @@ impl Builder {
     /// An item may also have several, separated by commas. None may be named twice. An empty list
     /// leaves the choice to the socket's address, and adds the other devices with an active port of
     /// the same link layer. It leaves out those with less than a quarter of the fastest one's rate. A
-    /// list of one device is that device alone. It replaces [`device`](Self::device). `TRESPASS_DEV` overrides it.
+    /// list of one device is that device alone. It replaces [`device`](Self::device). `TRESPASS_DEV`
+    /// overrides it.
     ///
     /// ```
     /// use trespass::Builder;
