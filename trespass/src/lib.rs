@@ -82,7 +82,7 @@
 //! transports (`sim::invariants::i16_tcp_and_rdma_do_the_same`).
 //!
 //! Over RDMA a connection uses several NICs of both hosts ([`Builder::devices`]), and goes on over the
-//! others when one fails (`sim::rails::i22_rails_that_fail_lose_and_repeat_nothing`).
+//! others when one fails (`rails::further_rails_join`, `rails::a_thousand_failures_lose_nothing`).
 //!
 //! ```no_run
 //! use trespass::{Builder, Policy};
