@@ -169,7 +169,7 @@ setters! {
     ack_timeout: u8;
     /// Bytes that pass before a connection adds the queue pairs of its further devices
     /// ([`devices`](Self::devices)), so that a short connection has one. The client's value counts, for
-    /// the bytes of both directions, except those that the server READs. Default: 256 KiB.
+    /// the bytes of both directions. Default: 256 KiB.
     rails_after: u64;
     /// How long a request of a connection over several devices may take until its path counts as
     /// failed, although the device has reported nothing: 10 ms to 1 hour. It must be longer than the
