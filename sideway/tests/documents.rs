@@ -372,7 +372,7 @@ fn every_invariant_of_trespass_is_shown_by_tests_that_exist() {
             assert!(mentions(case), "{name} does not name {case}");
         }
     }
-    assert_eq!(rows(&document, "## The invariants").len(), 2 + 21);
+    assert_eq!(rows(&document, "## The invariants").len(), 2 + 22);
 }
 
 #[test]
@@ -548,6 +548,7 @@ fn simulations() -> Vec<String> {
         "trespass/src/sim/invariants.rs",
         "trespass/src/sim/closing.rs",
         "trespass/src/sim/crowd.rs",
+        "trespass/src/sim/rails.rs",
         "trespass/src/sim/visits.rs",
         "trespass/src/handshake/exhaustive.rs",
     ];

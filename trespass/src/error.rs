@@ -264,11 +264,12 @@ mod tests {
         );
         messages.push(FailureCause::Silent(Duration::ZERO).to_string());
         messages.push(FailureCause::PeerGone.to_string());
+        messages.push(FailureCause::Rails { why: "so", rails: 2 }.to_string());
         let told = [buffers::NO_BLOCK, pool::DOES_NOT_GROW, closing::LINGER_EXPIRED];
         messages.extend(told.map(str::to_owned));
         messages.extend([backlog::busy_text(2, false), listening::NO_PLACE.to_owned()]);
         messages.extend(local_address_errors().map(|error| error.to_string()));
-        assert_eq!(messages.len(), 25);
+        assert_eq!(messages.len(), 26);
         for message in &messages {
             assert!(headings.iter().any(|heading| message.contains(heading)), "{message}");
         }
@@ -377,6 +378,7 @@ mod tests {
             FailureCause::Completion { what: "sending", status: 12, vendor: 0, hint: "no route".into() },
             FailureCause::Aborted,
             FailureCause::Device { what: "polling completions", error: "EIO".into() },
+            FailureCause::Rails { why: "the last of its devices failed", rails: 2 },
             FailureCause::Silent(seconds),
             FailureCause::Linger(seconds),
         ]

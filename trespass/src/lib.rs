@@ -81,6 +81,9 @@
 //! (`config::tests::the_environment_goes_before_the_program`). The API behaves the same over both
 //! transports (`sim::invariants::i16_tcp_and_rdma_do_the_same`).
 //!
+//! Over RDMA a connection uses several NICs of both hosts ([`Builder::devices`]), and goes on over the
+//! others when one fails (`rails::further_rails_join`, `rails::a_thousand_failures_lose_nothing`).
+//!
 //! ```no_run
 //! use trespass::{Builder, Policy};
 //!
@@ -134,7 +137,8 @@
 //!
 //! [`Stream::buffer`] takes a block of the connection's [`pool`]. [`Stream::send_buf`] and
 //! [`Stream::send_blocks`] send blocks in place (`streams::buffers_of_the_pool_go_without_a_copy`,
-//! `streams::several_buffers_go_in_a_row`), and [`Stream::completion`] returns them
+//! `streams::several_buffers_go_in_a_row`). Over several NICs, blocks that fit a frame are copied, so
+//! that they can be sent again over another one. [`Stream::completion`] returns the blocks
 //! (`death::i9_every_ticket_completes_once`). [`Stream::recv_buf`] receives in place
 //! (`streams::received_blocks_can_be_kept`), and so does [`SeqPacket::recv_part_buf`] for messages
 //! larger than the receive buffer (`messages::a_message_of_any_length_is_received_without_a_copy`).

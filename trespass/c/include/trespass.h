@@ -105,7 +105,7 @@ typedef struct trespass_options {
 	/* sizeof(trespass_options) of the program; TRESPASS_OPTIONS_INIT sets it. */
 	size_t size;
 	/* The RDMA device, "NAME" or "NAME:PORT", or several separated by commas; NULL for the one of
-	 * the address. */
+	 * the address, and others beside it (trespass::Builder::devices). */
 	const char *device;
 	/* Up to 1024 bytes for the peer's program (trespass_peer_user_data). */
 	const void *user_data;

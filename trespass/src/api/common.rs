@@ -33,7 +33,7 @@ macro_rules! common {
                 self.0.info.fallback.as_ref()
             }
 
-            /// The name of the RDMA device. `None` over TCP.
+            /// The name of the RDMA device; of several, the first. `None` over TCP.
             #[must_use]
             pub fn device(&self) -> Option<&str> {
                 self.0.device.as_deref()
@@ -246,7 +246,8 @@ macro_rules! common {
 
             /// Sends the first `len` bytes of a block without a copy.
             /// [`completion`](Self::completion) returns the block. A block of any pool is accepted.
-            /// It is copied if it is registered with a device other than the connection's.
+            /// It is copied if it is registered with a device other than the connection's. A
+            /// connection over several devices copies bytes that fit a frame, too.
             ///
             /// # Errors
             ///

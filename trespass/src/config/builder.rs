@@ -167,8 +167,9 @@ setters! {
     /// this power, 1 to
     /// 22. Default: 14 (67 ms).
     ack_timeout: u8;
-    /// Bytes that pass in both directions before a connection adds the queue pairs of its further
-    /// devices ([`devices`](Self::devices)), so that a short connection has one. Default: 256 KiB.
+    /// Bytes that pass before a connection adds the queue pairs of its further devices
+    /// ([`devices`](Self::devices)), so that a short connection has one. The client's value counts, for
+    /// the bytes of both directions. Default: 256 KiB.
     rails_after: u64;
     /// How long a request of a connection over several devices may take until its path counts as
     /// failed, although the device has reported nothing: 10 ms to 1 hour. It must be longer than the
@@ -258,18 +259,26 @@ impl Builder {
         Self::default()
     }
 
-    /// The device, `NAME` or `NAME:PORT`, instead of the one with the socket's address. It replaces
-    /// [`devices`](Self::devices). `TRESPASS_DEV` overrides it.
+    /// The only device, `NAME` or `NAME:PORT`, instead of the one with the socket's address and
+    /// others beside it. It replaces [`devices`](Self::devices). `TRESPASS_DEV` overrides it.
     #[must_use]
     pub fn device(mut self, device: impl Into<String>) -> Self {
         (self.device, self.devices) = (Some(device.into()), None);
         self
     }
 
-    /// The devices, each `NAME` or `NAME:PORT`, of which a connection uses one: the one with the
-    /// socket's address if it is among them, else the first that can be used. An item may also have
-    /// several, separated by commas. None may be named twice. An empty list leaves the choice to the
-    /// socket's address. It replaces [`device`](Self::device). `TRESPASS_DEV` overrides it.
+    /// The devices, each `NAME` or `NAME:PORT`, that a connection uses, at most eight. It begins with
+    /// the one with the socket's address if it is among them, else with the first that can be used. It
+    /// adds the others after [`rails_after`](Self::rails_after) bytes if the peer also has several
+    /// devices, and goes on without those that fail. With [`Bootstrap::RdmaCm`], in a
+    /// [`Worker`](crate::Worker), with [`srq`](Self::srq) and with more than 4096
+    /// [`rx_slots`](Self::rx_slots), it uses the first alone.
+    ///
+    /// An item may also have several, separated by commas. None may be named twice. An empty list
+    /// leaves the choice to the socket's address, and adds the other devices with an active port of
+    /// the same link layer. It leaves out those with less than a quarter of the fastest one's rate. A
+    /// list of one device is that device alone. It replaces [`device`](Self::device). `TRESPASS_DEV`
+    /// overrides it.
     ///
     /// ```
     /// use trespass::Builder;
@@ -383,7 +392,8 @@ impl Builder {
     /// memory of an idle connection without a [shared receive queue](Self::srq). Default: 56, for
     /// less than 512 KiB with the pool's reserve; 28 over SoftRoCE, where [slots are
     /// larger](Self::slot_size). By default connections above the 64th of a process begin with 12,
-    /// and get more when their peers send much.
+    /// and get more when their peers send much. Over several [`devices`](Self::devices), each in use
+    /// has them.
     #[must_use]
     pub fn rx_slots(mut self, rx_slots: u32) -> Self {
         self.config.rx_slots = rx_slots;

@@ -21,7 +21,7 @@ pub(crate) struct RailsSetup {
     ///
     /// [`DEVICES_MAX`]: crate::protocol::DEVICES_MAX
     pub(crate) rails: usize,
-    /// The devices of the peer.
+    /// An index of a device in a message must be below this.
     pub(crate) peer_devices: usize,
     /// The READs that a queue pair may have outstanding.
     pub(crate) reads: usize,

@@ -29,7 +29,7 @@ enum FrameBytes<B> {
     Nothing,
 }
 
-/// A sent frame.
+/// A frame that may have to be sent again, until the peer's process has counted it.
 #[derive(Debug)]
 struct SentFrame<B> {
     bytes: FrameBytes<B>,
