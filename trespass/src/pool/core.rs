@@ -350,10 +350,6 @@ impl PoolCore {
         let mut place = self.lock_growth();
         match &*place {
             Some(known) if known == domains => return Ok(()),
-            // A connection over one device uses the keys of the primary one.
-            Some(known) if domains.domains().len() == 1 && known.position(domains.primary()) == Some(0) => {
-                return Ok(());
-            }
             Some(_) => return Err(PoolError::OtherDomain),
             None => {}
         }

@@ -173,11 +173,17 @@ impl Pool {
     }
 
     /// Like [`register`](Self::register), for the devices of connections over several. A pool of
-    /// one of these devices, or of others as well, has other domains, but for a connection over its
-    /// primary device alone.
+    /// one of these devices, or of others as well, has other domains.
     #[cfg(feature = "rdma")]
     pub(crate) fn register_in(&self, domains: &DomainSet) -> Result<(), PoolError> {
         self.core.register_with(domains)
+    }
+
+    /// Whether a connection over one device can use the pool's primary keys.
+    #[cfg(feature = "rdma")]
+    pub(crate) fn has_primary(&self, domains: &DomainSet) -> bool {
+        let is_first = |known: &DomainSet| known.position(domains.primary()) == Some(0);
+        domains.domains().len() == 1 && self.core.domains().is_some_and(|known| is_first(&known))
     }
 
     /// Notes that the device of that domain has failed; returns whether the pool uses it. If the

@@ -72,6 +72,10 @@ pub(crate) fn pool_over(
         match current.register_in(&domains) {
             Ok(()) => return check_can_send(current.clone()),
             Err(PoolError::OtherDomain) if config.given_pool.is_none() => (),
+            // Another connection of the program has several devices.
+            Err(PoolError::OtherDomain) if current.has_primary(&domains) => {
+                return check_can_send(current.clone());
+            }
             Err(error) => return Err(of_pool(&error)),
         }
     }
