@@ -55,6 +55,9 @@ pub(crate) struct ConnectionCounters {
     pub(crate) probes: u64,
 }
 
+/// The frames after which a peer that keeps them for repetition is told that they have arrived.
+const ACKNOWLEDGE_EVERY: u32 = 8;
+
 /// The protocol state of a connection.
 pub(crate) struct ProtocolMachine<B> {
     link: LinkType,
@@ -70,6 +73,8 @@ pub(crate) struct ProtocolMachine<B> {
     coalesce_agreed: bool,
     immediate_agreed: bool,
     acknowledge_agreed: bool,
+    /// Whether the peer keeps frames until it is told that they have arrived.
+    peer_keeps_frames: bool,
     /// Frames that the peer says it has received.
     acknowledged: u64,
     /// The number of received frames that this side has told the peer.
@@ -102,6 +107,7 @@ impl<B: Block> ProtocolMachine<B> {
             coalesce_agreed: setup.coalesce,
             immediate_agreed: setup.immediate && setup.link == LinkType::Rc,
             acknowledge_agreed: setup.acknowledge && setup.link == LinkType::Rc,
+            peer_keeps_frames: setup.copies,
             acknowledged: 0,
             told_received: 0,
             acknowledgement_due: false,
@@ -476,6 +482,10 @@ impl<B: Block> ProtocolMachine<B> {
     /// Frames sent of which neither the device nor the peer says that they have arrived. Frames
     /// complete in order.
     fn unacknowledged(&self) -> usize {
+        if self.outgoing.copies() {
+            // They complete in any order.
+            return self.credits.sent_after(self.received_by_peer()) as usize;
+        }
         let of_peer = self.counters.frames_sent - self.acknowledged;
         self.outgoing.in_flight().min(usize::try_from(of_peer).unwrap_or(usize::MAX))
     }

@@ -79,6 +79,8 @@ pub(crate) struct Rails<B> {
     early: EarlyFrames<B>,
     /// READs whose rail has failed, each with its block if that has returned.
     reads_again: VecDeque<(u64, Segment, Option<B>)>,
+    /// The connection's probe went down with its rail.
+    probe_again: bool,
     /// Messages to send, and the rail for those that must go over a certain one.
     messages: VecDeque<(Option<usize>, RailFrame)>,
     commands: VecDeque<RailCommand>,
@@ -113,6 +115,7 @@ impl<B: Block> Rails<B> {
             sent: SentFrames::new(first),
             early: EarlyFrames::new(),
             reads_again: VecDeque::new(),
+            probe_again: false,
             messages: VecDeque::new(),
             commands: VecDeque::new(),
             has_begun_joining: false,
@@ -149,7 +152,8 @@ impl<B: Block> Rails<B> {
 
     /// Whether no rail works, and none is about to: the connection cannot go on.
     pub(crate) fn is_cut(&self) -> bool {
-        self.up() == 0
+        let may_work = |rail: &Rail| matches!(rail.state, RailState::Up | RailState::Proving { .. });
+        !self.rails.iter().any(may_work)
     }
 
     /// The cause of the last failure of a rail.
@@ -160,8 +164,9 @@ impl<B: Block> Rails<B> {
     /// Receives beside those of the connection that each queue pair needs: for PROVE, and for
     /// messages about each rail. The peer may have three of these on the way: DOWN, which another
     /// rail delays, then OFFER and DOWN of the next generation. Each further one needs an answer.
+    /// After the failure of another rail both DOWNs may come again.
     pub(crate) const fn extra_receives(rails: usize) -> usize {
-        3 * rails + 1
+        5 * rails + 1
     }
 
     /// The receives that each queue pair must have posted before the connection grants `more`
@@ -194,6 +199,7 @@ impl<B: Block> Rails<B> {
         self.messages.is_empty()
             && !self.sent.is_due()
             && self.reads_again.is_empty()
+            && !self.probe_again
             && !self.rails.iter().any(|rail| rail.probe_is_due)
             && self.commands.is_empty()
     }
@@ -282,5 +288,21 @@ impl<B: Block> Rails<B> {
     fn say(&mut self, over: Option<usize>, rail: usize, message: RailMessage) {
         let generation = self.rails[rail].generation;
         self.messages.push_back((over, RailFrame { rail: rail as u8, generation, message }));
+    }
+
+    /// Tells the peer that a generation of a rail is down here. It is told again after each failure of
+    /// a rail, until its next message about this rail shows that it knows.
+    fn say_down(&mut self, at: usize, generation: u32, received: u32) {
+        let frame = RailFrame { rail: at as u8, generation, message: RailMessage::Down { received } };
+        let rail = &mut self.rails[at];
+        match self.setup.role {
+            Role::Client => {
+                rail.downs[1] = rail.downs[1].or(rail.downs[0]);
+                rail.downs[0] = Some(frame);
+            }
+            Role::Server => rail.downs[usize::from(generation != rail.generation)] = Some(frame),
+        }
+        self.messages.retain(|(_, queued)| *queued != frame);
+        self.messages.push_back((None, frame));
     }
 }

@@ -70,11 +70,22 @@ impl PostedRequest {
     }
 }
 
-/// A SEND of this generation that the peer's process may not have received.
+/// SENDs of this generation that the peer's process may not have received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum UnconfirmedSend {
+    /// The connection's frame of this sequence number.
     Frame(u32),
-    Message(RailFrame),
+    /// So many messages in a row.
+    Messages(u32),
+}
+
+impl UnconfirmedSend {
+    pub(super) fn count(self) -> u32 {
+        match self {
+            Self::Frame(_) => 1,
+            Self::Messages(count) => count,
+        }
+    }
 }
 
 /// What a request may take until it completes, in parts: after the first a rail is suspected, and
@@ -98,6 +109,9 @@ pub(super) struct Rail {
     pub(super) received: u32,
     /// What the peer says to have received, if its end is down.
     pub(super) peer_received: Option<u32>,
+    /// DOWNs that the peer may not know of. The client's: the last one, and the oldest. The server's:
+    /// of its generation, and of the last one whose offer came too late.
+    pub(super) downs: [Option<RailFrame>; 2],
     /// Whether the peer was told that this end of the generation is down.
     pub(super) has_told: bool,
     pub(super) load: RailLoad,
@@ -130,6 +144,7 @@ impl Rail {
             confirmed: 0,
             received: 0,
             peer_received: None,
+            downs: [None; 2],
             has_told: false,
             load: RailLoad::default(),
             backoff: Backoff::new(backoff),
@@ -170,6 +185,14 @@ impl Rail {
     /// The READs in the send queue.
     pub(super) fn reads(&self) -> usize {
         self.posted.iter().filter(|request| matches!(request, PostedRequest::Read { .. })).count()
+    }
+
+    /// Records a message that is posted.
+    pub(super) fn post_message(&mut self) {
+        match self.unconfirmed.back_mut() {
+            Some(UnconfirmedSend::Messages(count)) => *count = count.saturating_add(1),
+            _ => self.unconfirmed.push_back(UnconfirmedSend::Messages(1)),
+        }
     }
 
     pub(super) fn post(&mut self, request: PostedRequest, now: Instant) {
@@ -223,13 +246,13 @@ impl Rail {
     pub(super) fn confirm(&mut self, is_received: impl Fn(u32) -> bool) {
         let frame = |(at, send): (usize, &UnconfirmedSend)| match send {
             UnconfirmedSend::Frame(seq) => Some((at, *seq)),
-            UnconfirmedSend::Message(_) => None,
+            UnconfirmedSend::Messages(_) => None,
         };
         while let Some((at, seq)) = self.unconfirmed.iter().enumerate().find_map(frame)
             && is_received(seq)
         {
-            self.unconfirmed.drain(..=at);
-            self.confirmed = self.confirmed.wrapping_add(at as u32 + 1);
+            let confirmed: u32 = self.unconfirmed.drain(..=at).map(UnconfirmedSend::count).sum();
+            self.confirmed = self.confirmed.wrapping_add(confirmed);
         }
     }
 }

@@ -15,6 +15,7 @@ impl<B: Block> ProtocolMachine<B> {
             && self.incoming.is_quiet()
             && self.closing.is_untouched()
             && !self.credits.credit_due()
+            && !self.acknowledgement_due
             && !self.prober.is_due()
     }
 

@@ -101,6 +101,8 @@ impl<B: Block> Rails<B> {
                 let rail = &mut self.rails[at];
                 if generation == own && matches!(rail.state, RailState::Offered { .. }) {
                     rail.peer_device = device;
+                    // The server has agreed on the end of the generations before.
+                    rail.downs = [None; 2];
                     rail.state = RailState::Connecting { peer: endpoint };
                     self.commands.push_back(RailCommand::Connect { rail: at, peer: endpoint });
                 }
@@ -137,6 +139,8 @@ impl<B: Block> Rails<B> {
             self.messages.push_back((None, RailFrame { rail: at as u8, generation, message }));
             return;
         }
+        // The client has agreed on the end of the generations before.
+        rail.downs = [None; 2];
         rail.begin(generation);
         rail.peer_device = device;
         self.commands.push_back(RailCommand::Create { rail: at, offer: Some(offer) });
@@ -177,8 +181,7 @@ impl<B: Block> Rails<B> {
             }
             // The offer of this generation is still on its way, and comes too late.
             rail.ended = generation;
-            let message = RailMessage::Down { received: 0 };
-            self.messages.push_back((None, RailFrame { rail: at as u8, generation, message }));
+            self.say_down(at, generation, 0);
             return Ok(());
         }
         if rail.peer_received.is_some() {
@@ -188,7 +191,7 @@ impl<B: Block> Rails<B> {
         match rail.state {
             RailState::Down if !rail.has_told => {
                 rail.has_told = true;
-                self.say(None, at, RailMessage::Down { received: 0 });
+                self.say_down(at, generation, 0);
             }
             RailState::Stopped => self.resolve(at, protocol, now)?,
             _ => self.fail(at, RailCause::Peer),
@@ -214,16 +217,14 @@ impl<B: Block> Rails<B> {
         // agreed on, because that may need the end of another one; it may arrive twice. The others
         // are made up for by a timeout.
         self.messages.retain(|(over, _)| *over != Some(at));
-        let again = self.rails[at].unconfirmed.iter().filter_map(|send| match send {
-            UnconfirmedSend::Message(frame @ RailFrame { message: RailMessage::Down { .. }, .. }) => {
-                Some((None, *frame))
-            }
-            _ => None,
-        });
-        self.messages.extend(again);
+        let downs = self.rails.iter().flat_map(|rail| rail.downs).flatten();
+        let again: Vec<_> =
+            downs.filter(|down| !self.messages.iter().any(|(_, queued)| queued == down)).collect();
+        self.messages.extend(again.into_iter().map(|down| (None, down)));
         let received = self.rails[at].received;
         if !std::mem::replace(&mut self.rails[at].has_told, true) {
-            self.say(None, at, RailMessage::Down { received });
+            let generation = self.rails[at].generation;
+            self.say_down(at, generation, received);
         }
         if self.rails[at].peer_received.is_some() {
             self.resolve(at, protocol, now)?;
@@ -240,23 +241,23 @@ impl<B: Block> Rails<B> {
     ) -> Result<(), ProtocolError> {
         let rail = &mut self.rails[at];
         let said = rail.peer_received.unwrap_or(0);
-        let arrived = said.wrapping_sub(rail.confirmed) as usize;
-        let all = rail.unconfirmed.len();
+        let mut arrived = said.wrapping_sub(rail.confirmed);
+        let all: u32 = rail.unconfirmed.iter().copied().map(UnconfirmedSend::count).sum();
         if arrived > all {
             return Err(ProtocolError::Rail { what: "a number of received frames of", value: said.into() });
         }
         let sends = std::mem::take(&mut rail.unconfirmed);
-        for (index, send) in sends.into_iter().enumerate() {
+        for send in sends {
+            let has_arrived = arrived > 0;
+            arrived = arrived.saturating_sub(send.count());
             match send {
-                UnconfirmedSend::Frame(seq) if index < arrived => {
+                UnconfirmedSend::Frame(seq) if has_arrived => {
                     if let Some(done) = self.sent.arrived(seq) {
                         protocol.sent_and_kept(done.copied, done.memory);
                     }
                 }
-                UnconfirmedSend::Frame(seq) => {
-                    self.sent.repeat(seq);
-                }
-                UnconfirmedSend::Message(_) => {}
+                UnconfirmedSend::Frame(seq) => self.sent.repeat(seq),
+                UnconfirmedSend::Messages(_) => {}
             }
         }
         self.give_up(at, now);

@@ -89,6 +89,12 @@ impl<B: Block> Rails<B> {
             self.counters.frames_repeated += 1;
             return Some((rail, RailItem::Transmit(TransmitItem::Send(frame))));
         }
+        if self.probe_again
+            && let Some(rail) = self.choose(0, false, &has_room)
+        {
+            self.probe_again = false;
+            return Some((rail, RailItem::Transmit(TransmitItem::Probe)));
+        }
         let (rail, read) = self.next_read_again(blocks, starved, &has_room)?;
         self.counters.reads_repeated += 1;
         Some((rail, RailItem::Transmit(TransmitItem::Read(read))))
@@ -127,8 +133,8 @@ impl<B: Block> Rails<B> {
     /// Records what the driver posts to a rail.
     pub(crate) fn posted(&mut self, rail: usize, item: &RailItem<B>, now: Instant) {
         let request = match item {
-            RailItem::Message(frame) => {
-                self.rails[rail].unconfirmed.push_back(UnconfirmedSend::Message(*frame));
+            RailItem::Message(_) => {
+                self.rails[rail].post_message();
                 PostedRequest::Message
             }
             RailItem::Transmit(TransmitItem::Send(frame)) => {
@@ -177,6 +183,7 @@ impl<B: Block> Rails<B> {
             (Some(PostedRequest::Read { id, from }), CompletedTransmit::Read { block, .. }) => {
                 self.reads_again.push_back((id, from, Some(block)));
             }
+            (Some(PostedRequest::Probe), _) => self.probe_again = true,
             _ => {}
         }
     }
@@ -190,6 +197,7 @@ impl<B: Block> Rails<B> {
                 self.sent.lost(seq, block.map_or(&[], |piece| piece.block.bytes()));
             }
             (Some(PostedRequest::Read { id, from }), _) => self.reads_again.push_back((id, from, None)),
+            (Some(PostedRequest::Probe), _) => self.probe_again = true,
             _ => {}
         }
     }
@@ -260,6 +268,7 @@ impl<B: Block> Rails<B> {
     pub(crate) fn abandon(&mut self) {
         self.early.clear();
         self.reads_again.clear();
+        self.probe_again = false;
         self.messages.clear();
     }
 }

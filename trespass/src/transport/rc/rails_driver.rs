@@ -262,8 +262,14 @@ impl<B: DeviceBlock> RailsDriver<B> {
         }
         let wanted = protocol.slots_wanted();
         let mut granted = wanted;
+        // First what the peer may use already.
         for rail in 0..self.pairs.len() {
             if self.rails.has_receives(rail) {
+                self.post_receives(rail, protocol, blocks, 0);
+            }
+        }
+        for rail in 0..self.pairs.len() {
+            if self.rails.has_receives(rail) && wanted > 0 {
                 granted = granted.min(self.post_receives(rail, protocol, blocks, wanted));
             }
         }
@@ -599,7 +605,7 @@ impl<B: DeviceBlock> RailEnd<'_, B> {
         loop {
             // The block of a READ that has been overtaken stays in `sends`, because the device may
             // still write to it.
-            if is_good && pair.passes_over_a_read(count) {
+            if pair.passes_over_a_read(count) {
                 return rails.fail(rail, RailCause::Device);
             }
             let Some(done) = pair.sent(count) else { return };
@@ -764,13 +770,11 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for RailsDriver<P::Block> {
             let now = Instant::now();
             self.send(protocol, blocks, now);
             self.rails.consider_joining(protocol, now);
-            // A caller does not poll while something is due.
-            if self.rails.next_deadline().is_some_and(|at| now >= at) {
-                self.rails.set_finishing(self.is_limited || protocol.is_finishing());
-                self.rails.tick(now);
-            }
         }
-        if self.broken || protocol.failure().is_some() || self.rails.has_commands() {
+        // A caller does not poll while something is due. The rails may be judged only after a poll.
+        let is_due = self.phase == ClosePhase::Open
+            && self.rails.next_deadline().is_some_and(|at| Instant::now() >= at);
+        if is_due || self.broken || protocol.failure().is_some() || self.rails.has_commands() {
             self.progress(protocol, blocks, Instant::now());
         }
     }

@@ -115,9 +115,11 @@ impl<B: DeviceBlock> RailsDriver<B> {
             pair.owner.stop();
             self.poll_rail(rail, protocol, None, &mut CallBuffer::default(), now);
         }
-        if let Some(pair) = self.take_pair(rail) {
+        if let Some(mut pair) = self.take_pair(rail) {
             // What the device has not returned stays with the queue pair, which is drained.
             pair.owner.sends.iter().for_each(|outstanding| self.rails.lost(rail, outstanding, now));
+            // The device has never had these.
+            pair.to_post.drain(..).for_each(|unposted| self.rails.flushed(rail, unposted.into(), now));
         }
         if let Err(error) = self.rails.stopped(rail, protocol, now) {
             protocol.violated(error);
