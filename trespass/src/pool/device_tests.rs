@@ -532,6 +532,7 @@ fn connections_over_equal_sets_share_a_pool() {
     let config = Builder::new().pool(given.clone()).build().unwrap();
     assert!(pool_over(over(&domains), Some(&given), &config).unwrap() == given);
     assert!(pool_over(&turned, Some(&given), &config).is_err());
-    assert!(pool_over(&domains[0], Some(&given), &config).is_err());
+    assert!(pool_over(&domains[0], Some(&given), &config).unwrap() == given);
+    assert!(pool_over(&domains[1], Some(&given), &config).is_err());
     assert_carries(&given, &domains, 1);
 }

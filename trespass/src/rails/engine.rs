@@ -290,11 +290,22 @@ impl<B: Block> Rails<B> {
         self.messages.push_back((over, RailFrame { rail: rail as u8, generation, message }));
     }
 
+    /// Queues a message, in place of the same one and of an older one about its rail, so that a peer
+    /// cannot make this side queue many.
+    fn replace_message(&mut self, frame: RailFrame, is_older: impl Fn(&RailFrame) -> bool) {
+        self.messages.retain(|(_, queued)| {
+            let is_older = queued.rail == frame.rail && is_older(queued);
+            *queued != frame && !is_older
+        });
+        self.messages.push_back((None, frame));
+    }
+
     /// Tells the peer that a generation of a rail is down here. It is told again after each failure of
     /// a rail, until its next message about this rail shows that it knows.
     fn say_down(&mut self, at: usize, generation: u32, received: u32) {
         let frame = RailFrame { rail: at as u8, generation, message: RailMessage::Down { received } };
         let rail = &mut self.rails[at];
+        let own = rail.generation;
         match self.setup.role {
             Role::Client => {
                 rail.downs[1] = rail.downs[1].or(rail.downs[0]);
@@ -302,7 +313,10 @@ impl<B: Block> Rails<B> {
             }
             Role::Server => rail.downs[usize::from(generation != rail.generation)] = Some(frame),
         }
-        self.messages.retain(|(_, queued)| *queued != frame);
-        self.messages.push_back((None, frame));
+        // The client's older one still counts.
+        let is_server = self.setup.role == Role::Server;
+        self.replace_message(frame, |queued| {
+            is_server && matches!(queued.message, RailMessage::Down { .. }) && queued.generation != own
+        });
     }
 }

@@ -23,7 +23,7 @@ use crate::transport::pools::pool_of;
 #[cfg(feature = "rdma")]
 use crate::transport::pools::pool_over;
 #[cfg(feature = "rdma")]
-use crate::transport::rc::{DevicePort, RailsOffer, find_rails};
+use crate::transport::rc::{DevicePort, QpParameters, RailsOffer, find, find_rails};
 use crate::transport::{CqSlot, RdmaPath};
 #[cfg(feature = "rdma")]
 use crate::wire::Features;
@@ -172,10 +172,30 @@ impl Config {
         pool: &Pool,
         slot: Option<CqSlot>,
     ) -> Result<RdmaPath, Unavailable> {
-        use crate::transport::rc::{QpParameters, find};
-
         let port = find(local, &self.devices, self.gid_index)?;
-        let rails = self.rails_offer(&port, local, pool, slot.is_some());
+        if let Some(offer) = self.rails_offer(&port, local, pool, slot.is_some()) {
+            let mut with_rails = terms.clone();
+            match self.path_over(&mut with_rails, &port, pool, None, Some(offer)) {
+                Ok(path) => {
+                    *terms = with_rails;
+                    return Ok(path);
+                }
+                Err(error) => tracing::info!(?error, "the connection uses one device"),
+            }
+        }
+        self.path_over(terms, &port, pool, slot, None)
+    }
+
+    /// The path over a port, and over further ones that are offered.
+    #[cfg(feature = "rdma")]
+    fn path_over(
+        &self,
+        terms: &mut Terms,
+        port: &DevicePort,
+        pool: &Pool,
+        slot: Option<CqSlot>,
+        rails: Option<RailsOffer>,
+    ) -> Result<RdmaPath, Unavailable> {
         if let Some(offer) = &rails {
             terms.features = terms.features.with(Features::RAILS);
             terms.devices = Some(offer.ports.len() as u8);
@@ -201,7 +221,7 @@ impl Config {
         for further in rails.iter().flat_map(|offer| &offer.ports) {
             further.device.limit(terms);
         }
-        let path = RdmaPath::new(port, QpParameters::of(config), pool).at(slot);
+        let path = RdmaPath::new(port.clone(), QpParameters::of(config), pool).at(slot);
         Ok(match rails {
             Some(offer) => path.with_rails(offer),
             None => path,

@@ -1,5 +1,6 @@
 //! Runs of a connection over several rails, any of which fails at any step.
 
+mod directed;
 mod end;
 mod fabric;
 
@@ -29,6 +30,12 @@ struct Plan {
     disturbed: usize,
     /// Whether one rail that works at both ends is left alone.
     spares_one: bool,
+    /// Whether the connection has a keepalive.
+    keepalive: bool,
+    /// Bytes that pass before further rails are added.
+    join_after: u64,
+    /// Memory for sending, if it is short.
+    send_memory: Option<usize>,
     setup: [ConnectionSetupChoice; 2],
 }
 
@@ -59,7 +66,17 @@ impl Plan {
             rcvbuf: rng.one_of(&[4096, 32_768]),
             sndbuf: rng.one_of(&[4096, 32_768]),
         });
-        Plan { kind, rails, count, disturbed: rng.one_of(&[0, 20, 60, 200]), spares_one: true, setup }
+        Plan {
+            kind,
+            rails,
+            count,
+            disturbed: rng.one_of(&[0, 20, 60, 200]),
+            spares_one: true,
+            keepalive: false,
+            join_after: 1000,
+            send_memory: None,
+            setup,
+        }
     }
 
     fn setup(&self, end: usize) -> ConnectionSetup {
@@ -75,6 +92,10 @@ impl Plan {
             read_piece: 4096,
             low_water: 4,
             copies: true,
+            keepalive: self.keepalive.then_some(crate::protocol::Keepalive {
+                idle: Duration::from_millis(20),
+                timeout: Duration::from_secs(10),
+            }),
             own_devices: self.rails,
             peer_devices: self.rails,
             ..ConnectionSetup::new(self.kind, LinkType::Rc)
@@ -155,7 +176,10 @@ impl Run {
         let memories = [0, 1].map(|end| {
             let setup = plan.setup(end);
             let kept = plan.rails * (setup.receive_slots() + 32 * setup.own.slot_size as usize);
-            SimMemory::new(8 << 20, kept.min(4 << 20))
+            match plan.send_memory {
+                None => SimMemory::new(8 << 20, kept.min(4 << 20)),
+                Some(part) => SimMemory::new(kept + part, kept),
+            }
         });
         let mut fabric = Fabric::new(plan.rails, memories.clone());
         let qps = [0, 1].map(|end| fabric.create(end, 0));
@@ -169,7 +193,7 @@ impl Run {
             rails: plan.rails,
             peer_devices: plan.rails,
             reads: plan.setup(0).reads(),
-            join_after: 1000,
+            join_after: plan.join_after,
             request_timeout: Duration::from_secs(3),
             probe_timeout: Duration::from_millis(300),
             backoff: Duration::from_millis(100),

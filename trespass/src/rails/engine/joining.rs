@@ -135,8 +135,8 @@ impl<B: Block> Rails<B> {
         }
         if rail.state != RailState::Down {
             // The end of the last generation is not agreed on. The client tries again.
-            let message = RailMessage::Refuse;
-            self.messages.push_back((None, RailFrame { rail: at as u8, generation, message }));
+            let refusal = RailFrame { rail: at as u8, generation, message: RailMessage::Refuse };
+            self.replace_message(refusal, |queued| queued.message == RailMessage::Refuse);
             return;
         }
         // The client has agreed on the end of the generations before.

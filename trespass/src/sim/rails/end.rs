@@ -40,6 +40,8 @@ pub(super) struct RailsEnd {
     failed_at: Option<(usize, Instant)>,
     /// How long that took each time.
     pub(super) outages: Vec<Duration>,
+    /// The test speaks for its peer.
+    pub(super) is_lied_to: bool,
     /// The beginning of a message that is taken in parts.
     pub(super) partial: Vec<u8>,
 }
@@ -90,6 +92,7 @@ impl RailsEnd {
             closed: false,
             failed_at: None,
             outages: Vec::new(),
+            is_lied_to: false,
             partial: Vec::new(),
         }
     }
@@ -249,7 +252,8 @@ impl RailsEnd {
             self.destroy(fabric, rail);
         }
         if let Err(error) = self.rails.stopped(rail, &mut self.protocol, now) {
-            panic!("{}: the honest peer is accused: {error}", self.which);
+            assert!(self.is_lied_to, "{}: the honest peer is accused: {error}", self.which);
+            self.protocol.violated(error);
         }
     }
 

@@ -249,6 +249,13 @@ struct CachedPort {
     at: Instant,
 }
 
+impl CachedPort {
+    fn uses(&self, device: &RdmaDevice) -> bool {
+        let others = self.rails.iter().flatten();
+        std::iter::once(&self.port).chain(others).any(|port| std::ptr::eq(&*port.device, device))
+    }
+}
+
 #[derive(Debug, Default)]
 struct DeviceCache {
     devices: Vec<Arc<RdmaDevice>>,
@@ -288,11 +295,11 @@ impl DeviceCache {
             device.note_port(kind, element);
             failed |= kind == AsyncEventType::DeviceFatal;
             if !matches!(element, AsyncElement::QueuePair { .. }) {
-                self.ports.retain(|cache| !std::ptr::eq(&*cache.port.device, device));
+                self.ports.retain(|cache| !cache.uses(device));
             }
         }
         if failed {
-            self.ports.retain(|cache| !std::ptr::eq(&*cache.port.device, device));
+            self.ports.retain(|cache| !cache.uses(device));
             self.devices.retain(|cache| !std::ptr::eq(&**cache, device));
             forget_pools_of(&device.domain);
         }
