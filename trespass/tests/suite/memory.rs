@@ -142,7 +142,7 @@ fn i15_an_idle_connection_has_its_receives_and_no_more(fixture: &Fixture) -> Out
         (true, _) => (0, 0),
         (_, true) => (224 << 10, 256 << 10),
         // With the receives for messages about three rails.
-        (_, false) if fixture.has_rails() => (528 << 10, 604 << 10),
+        (_, false) if fixture.has_rails() => (576 << 10, 660 << 10),
         (_, false) => (448 << 10, 512 << 10),
     };
     let ends = 2 * CONNECTIONS;
