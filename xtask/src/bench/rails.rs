@@ -25,7 +25,7 @@ const SHORT: u64 = 64;
 const SHORT_RUNS: usize = 5;
 const SHORT_SECONDS: &str = "0.3";
 /// The seconds of a run in which a port goes down. The last ones must be those after its return.
-const RECOVERY_SECONDS: &str = "14";
+const RECOVERY_SECONDS: &str = "12";
 /// A second in which the rate is below this part of the earlier ones is that of the fault. The port
 /// of one of two equal devices is down for half a second, which costs a quarter of a second's bytes,
 /// in at most two rows.
@@ -182,10 +182,10 @@ impl Unit {
 
 impl Faulty {
     /// The request of that process at which the port goes down, a few seconds after the start. The
-    /// receiver READs the messages in parts, and the sender has few requests.
+    /// receiver READs the messages in parts, and the sender has fewer requests.
     fn nth(self) -> u32 {
         match self {
-            Self::Sender => 150,
+            Self::Sender => 1000,
             Self::Receiver => 4500,
         }
     }
