@@ -12,6 +12,7 @@ mod mux;
 mod overhead;
 mod perftest;
 mod programs;
+mod rails;
 mod report;
 mod rounds;
 mod soft;
@@ -59,6 +60,8 @@ enum BenchCommand {
     Cm(cm::Args),
     /// Requests and answers of a mux, with 1 to 256 in flight
     Mux(mux::Args),
+    /// One trespass connection over several software devices against one device
+    Rails(rails::Args),
     /// trespass against perftest and against itself over TCP, over the software device
     Trespass(trespass::Args),
 }
@@ -92,6 +95,7 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
         BenchCommand::Threads(args) => threads::run(root, args),
         BenchCommand::Cm(args) => cm::run(root, args),
         BenchCommand::Mux(args) => mux::run(root, args),
+        BenchCommand::Rails(args) => rails::run(root, args),
         BenchCommand::Trespass(args) => trespass::run(root, args),
     }
 }
