@@ -164,6 +164,9 @@ typedef struct trespass_options {
 	int64_t retry_count;   /* retransmits of the device */
 	int64_t rnr_retry;     /* retries after an RNR NAK; 7: without limit */
 	int64_t min_rnr_timer; /* in the verbs encoding */
+
+	int64_t rails_after;     /* bytes before further devices of the list are used */
+	int64_t rail_timeout_ms; /* how long a request over one of several devices may take */
 } trespass_options;
 
 #ifdef __cplusplus

@@ -27,7 +27,7 @@ pub struct COptions {
 }
 
 /// How many numbers there are.
-pub const NUMBERS: usize = 46;
+pub const NUMBERS: usize = 48;
 
 /// The bytes after which no version of the struct ends: more is a size that nobody has set.
 const LARGEST: usize = 1 << 16;
@@ -94,11 +94,12 @@ numbers! {
     "traffic_class" traffic_class number;
     "service_level" service_level number;
     "hop_limit" hop_limit number;
-    "rails_after" rails_after number;
     "ack_timeout" ack_timeout number;
     "retry_count" retry_count number;
     "rnr_retry" rnr_retry number;
     "min_rnr_timer" min_rnr_timer number;
+    "rails_after" rails_after number;
+    "rail_timeout_ms" rail_timeout milliseconds;
 }
 
 fn refused(name: &str, value: i64, bound: &str) -> CallFailure {

@@ -206,7 +206,10 @@ fn parameters() -> TestResult {
     let units = |name: &&str| name.trim_end_matches("_ms").trim_end_matches("_us").to_owned();
     let mut options: BTreeSet<_> = NAMES.iter().map(units).collect();
     options.remove("inline_max");
-    options.extend(["inline", "device", "devices", "user_data", "pool", "__srq_alone"].map(str::to_owned));
+    options.extend(
+        ["inline", "device", "devices", "user_data", "pool", "__srq_alone", "__rail_backoff"]
+            .map(str::to_owned),
+    );
     // C has no call that returns a client of plain TCP, and gives the address to each call.
     let without = ["plain_tcp", "bind_host", "bind_interface", "hostname", "port"];
     options.extend(without.map(str::to_owned));

@@ -64,6 +64,7 @@ static const struct {
 	NUMBER(pool_high_water), NUMBER(huge_pages), NUMBER(gid_index), NUMBER(path_mtu),
 	NUMBER(traffic_class), NUMBER(service_level), NUMBER(hop_limit),
 	NUMBER(ack_timeout), NUMBER(retry_count), NUMBER(rnr_retry), NUMBER(min_rnr_timer),
+	NUMBER(rails_after), NUMBER(rail_timeout_ms),
 };
 
 /* Each number of the struct reaches the parameter of its name: an impossible value is refused. */
