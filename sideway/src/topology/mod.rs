@@ -116,7 +116,7 @@ impl RdmaDevice {
         let own = folder.join(&name);
         let device = own.join("device");
         let parent = text(&own.join("parent")).filter(|parent| is_netdev_name(parent));
-        // A software device has no function of its own, and some kernels link that of the parent.
+        // A software device has no PCI function, and some kernels link the parent's.
         let device = match &parent {
             Some(parent) if !device.exists() => root.join("class/net").join(parent).join("device"),
             _ => device,

@@ -24,7 +24,7 @@ const MIB: usize = 1 << 20;
 /// The pause after a refusal, and a little more.
 const PAUSE: Duration = Duration::from_millis(1100);
 
-/// A domain of each of so many software devices.
+/// A domain of each of `devices` software devices.
 fn domains(devices: u8) -> Vec<ProtectionDomain> {
     let mut config = soft::Config::from_env().unwrap();
     config.devices = devices;
@@ -454,7 +454,7 @@ fn adopted_memory_is_registered_with_each_device() {
     let stats = pool.stats().adopted;
     assert_eq!((stats.made, stats.reused, stats.refused, stats.registered), (1, 1, 3, 64 * KIB));
     let (from, keys) = (block.as_ptr(), [0, 1].map(|device| block.rkey_of(device).unwrap()));
-    // It stays with the block while one device has it.
+    // The memory stays with the block while one device keeps its region.
     let block = with_fault("errno=EBUSY call=dereg_mr device=soft0", || block.into_vec()).unwrap_err();
     assert_eq!((lkeys(&block), regions()), ([false; 2], before + 1));
     block.returned();

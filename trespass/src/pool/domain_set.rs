@@ -98,7 +98,7 @@ impl DomainSet {
     }
 
     /// Identifies the set, never 0: the address of the only domain, or of the allocation that equal
-    /// sets of several domains share. No other set has it while this one or a clone lives.
+    /// sets of several domains share. It is unique while this set or a clone lives.
     pub(crate) fn identity(&self) -> usize {
         match &self.0 {
             Domains::One(domain) => domain.as_raw().as_ptr().addr(),

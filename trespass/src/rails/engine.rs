@@ -87,7 +87,7 @@ pub(crate) struct Rails<B> {
     has_begun_joining: bool,
     /// The connection ends, so that no rail is added.
     is_finishing: bool,
-    /// Rails are chosen so often so far.
+    /// The number of times that a rail was chosen.
     choices: u64,
     counters: RailCounters,
     /// The cause of the last failure.

@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rate_is_that_of_a_busy_rail() {
+    fn the_rate_is_measured_while_a_rail_is_busy() {
         let (mut load, mut now) = (RailLoad::default(), Instant::now());
         run(&mut load, &mut now, Duration::from_millis(1), 50);
         let rate = load.rate().unwrap();

@@ -16,7 +16,7 @@
 //!   failures ([`backoff`]).
 //!
 //! The messages for that are in [`message`]. They are not part of the connection's sequence of
-//! frames, and use receives of their own.
+//! frames, and use additional receives.
 
 #![forbid(unsafe_code)]
 

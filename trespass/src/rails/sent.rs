@@ -1,8 +1,8 @@
 //! Sent frames that the peer's connection has not confirmed. They can be sent again over another
 //! rail.
 //!
-//! The completion of a SEND says that the peer's device has it, which may die before the peer's
-//! process sees it. A frame is therefore kept until the peer's process has counted it.
+//! A SEND completes when the frame has reached the peer's device. That device may fail before the
+//! peer's process sees the frame. A frame is therefore kept until the peer's process has counted it.
 
 use std::collections::VecDeque;
 

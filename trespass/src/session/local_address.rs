@@ -233,7 +233,7 @@ fn system_host_name() -> Option<String> {
     #[cfg(all(unix, not(any(target_os = "linux", target_os = "android"))))]
     let name = {
         let mut buffer = [0_u8; 256];
-        // SAFETY: the pointer and the length are those of the buffer, which is local.
+        // SAFETY: the pointer and the length describe the local `buffer`, which outlives the call.
         let result = unsafe { libc::gethostname(buffer.as_mut_ptr().cast(), buffer.len()) };
         let name = std::ffi::CStr::from_bytes_until_nul(&buffer).ok().filter(|_| result == 0);
         name.and_then(|name| name.to_str().ok().map(str::to_owned))

@@ -26,7 +26,7 @@ struct Plan {
     rails: usize,
     /// The bytes, or messages, that each end sends.
     count: [u64; 2],
-    /// Chance disturbs a rail in one of so many steps; 0 never.
+    /// Chance disturbs a rail in one of `disturbed` steps; 0 never.
     disturbed: usize,
     /// Whether one rail that works at both ends is left alone.
     spares_one: bool,

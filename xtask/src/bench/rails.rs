@@ -26,7 +26,7 @@ const SHORT_RUNS: usize = 5;
 const SHORT_SECONDS: &str = "0.3";
 /// The seconds of a run in which a port goes down. The last ones must be those after its return.
 const RECOVERY_SECONDS: &str = "12";
-/// A second in which the rate is below this part of the earlier ones is that of the fault. The port
+/// The fault has happened in a second whose rate is below this part of the earlier ones. The port
 /// of one of two equal devices is down for half a second, which costs a quarter of a second's bytes,
 /// in at most two rows.
 const DIP: f64 = 0.9;

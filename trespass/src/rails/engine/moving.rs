@@ -13,7 +13,7 @@ use crate::protocol::{
     ReadRequest, TransmitItem,
 };
 
-/// Every so many choices the rail that was not chosen for longest is taken, so that a rail that has
+/// One choice in this many takes the rail that was not chosen for longest, so that a rail that has
 /// become faster is found again.
 const SAMPLE: u64 = 64;
 

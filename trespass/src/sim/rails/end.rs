@@ -144,7 +144,7 @@ impl RailsEnd {
         self.take_events(fabric);
     }
 
-    /// The control channel says that the peer is gone. What has arrived is handled first.
+    /// The control channel says that the peer is gone. This end first handles all that has arrived.
     pub(super) fn observe_peer_gone(&mut self, fabric: &mut Fabric, now: Instant) {
         (0..self.pairs.len()).for_each(|rail| self.poll(fabric, rail, usize::MAX, now));
         self.protocol.failed(FailureCause::PeerGone);

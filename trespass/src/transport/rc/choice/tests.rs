@@ -7,7 +7,7 @@ use sideway::topology::Topology;
 
 use super::*;
 
-/// A usable port 1 of its own card on NUMA node 0, with 100 Gb/s.
+/// A usable port 1 on NUMA node 0, with 100 Gb/s, whose card no other port is on.
 fn port(device: &str) -> Candidate {
     let number: u8 = device.rsplit('_').next().and_then(|number| number.parse().ok()).expect("a number");
     Candidate {
