@@ -91,7 +91,10 @@ impl Qp {
         hazards.remote.set(Hazard::new(peer.hazard_index, Hazard::NO_REGION));
         revalidate(peer, || true, || gather_list.is_current())?;
         reach(Step::BeforeClaim);
-        let claimed = self.claim_receive(peer, deferred)?;
+        let claimed = self.claim_receive(peer, deferred).or_else(|error| {
+            // A queue pair that has left RTS has taken its receives back, and answers nothing.
+            revalidate(peer, || true, || gather_list.is_current()).and(Err(error))
+        })?;
         reach(Step::Claimed);
         let filled = if is_write(posted) {
             self.write_before_imm(posted, ctx)

@@ -148,6 +148,34 @@ fn a_receiver_that_is_never_ready_ends_the_retries() {
 }
 
 #[test]
+fn a_receiver_that_fails_is_silent_and_not_unready() {
+    let _turn = turn();
+    let options = EndpointOptions { rnr_retry: 0, ..EndpointOptions::default() };
+    // Longer than the bytes that a slot holds, so that the sender claims the receive before it copies.
+    let length = 5000;
+    seen_while_it_lasts(|lasting| {
+        let (a, b) = pair_with(options);
+        b.receive(0).unwrap();
+        rules(&format!("pause=before_claim:{}ms nth=1", lasting.as_millis()));
+        std::thread::scope(|scope| {
+            let receiver = SharedEndpoint(&b);
+            let failing = scope.spawn(move || {
+                until(|| (fired() == [1]).then_some(()));
+                // A rule counts as fired before the step at which it acts.
+                std::thread::sleep(lasting / 4);
+                assert_eq!(receiver.get().fail(), 0);
+                let _ = receiver.get().poll();
+            });
+            a.send(&b, 1, length);
+            failing.join().unwrap();
+        });
+        let (_, status) = a.next();
+        assert!(matches!(status, S::IBV_WC_SUCCESS | S::IBV_WC_RETRY_EXC_ERR), "{status:?}");
+        status == S::IBV_WC_RETRY_EXC_ERR
+    });
+}
+
+#[test]
 fn bits_are_flipped_on_the_way_and_nowhere_else() {
     let _turn = turn();
     for (opcode, length) in [
@@ -202,11 +230,11 @@ fn the_last_bytes_come_later_than_the_others() {
     });
 }
 
-/// An endpoint that another thread reads.
+/// An endpoint that another thread reads, or moves to the error state.
 struct SharedEndpoint<'a>(&'a FaultEndpoint);
 
-// SAFETY: `bytes` reads the memory with volatile byte reads, and the other thread uses nothing else
-// of the endpoint.
+// SAFETY: `bytes` reads the memory with volatile byte reads, `fail` makes one call of the verbs, which
+// any thread may make, and the other thread uses nothing else of the endpoint.
 unsafe impl Send for SharedEndpoint<'_> {}
 
 impl<'a> SharedEndpoint<'a> {

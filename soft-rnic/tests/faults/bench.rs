@@ -145,11 +145,12 @@ pub(crate) struct EndpointOptions {
     pub(crate) device: usize,
     pub(crate) shared: bool,
     pub(crate) timeout: u8,
+    pub(crate) rnr_retry: u8,
 }
 
 impl Default for EndpointOptions {
     fn default() -> Self {
-        Self { qp_type: ibv_qp_type::IBV_QPT_RC, device: 0, shared: false, timeout: 10 }
+        Self { qp_type: ibv_qp_type::IBV_QPT_RC, device: 0, shared: false, timeout: 10, rnr_retry: 3 }
     }
 }
 
@@ -254,7 +255,8 @@ impl FaultEndpoint {
         }
         assert_eq!(self.modify(rtr, mask), 0);
         let mut rts = attr(ibv_qp_state::IBV_QPS_RTS);
-        (rts.timeout, rts.retry_cnt, rts.rnr_retry, rts.max_rd_atomic) = (options.timeout, 3, 3, 4);
+        (rts.timeout, rts.retry_cnt, rts.max_rd_atomic) = (options.timeout, 3, 4);
+        rts.rnr_retry = options.rnr_retry;
         let mut mask = M::IBV_QP_STATE | M::IBV_QP_SQ_PSN;
         if reliable {
             mask |= M::IBV_QP_TIMEOUT;

@@ -10,7 +10,7 @@ use ibv_wc_status as S;
 
 /// Enough retries that no request fails while a port is down briefly.
 const PATIENT: EndpointOptions =
-    EndpointOptions { qp_type: ibv_qp_type::IBV_QPT_RC, device: 0, shared: false, timeout: 24 };
+    EndpointOptions { qp_type: ibv_qp_type::IBV_QPT_RC, device: 0, shared: false, timeout: 24, rnr_retry: 3 };
 
 #[test]
 fn a_port_goes_down_and_comes_up() {

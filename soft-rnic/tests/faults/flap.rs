@@ -14,7 +14,7 @@ const DOWN: ibv_event_type = ibv_event_type::IBV_EVENT_PORT_ERR;
 
 /// Enough retries that no request fails while a port is down briefly.
 const PATIENT: EndpointOptions =
-    EndpointOptions { qp_type: ibv_qp_type::IBV_QPT_RC, device: 0, shared: false, timeout: 24 };
+    EndpointOptions { qp_type: ibv_qp_type::IBV_QPT_RC, device: 0, shared: false, timeout: 24, rnr_retry: 3 };
 
 #[test]
 fn a_port_flaps_as_often_as_the_rule_says() {

@@ -12,7 +12,7 @@ use crate::children::{child, is_child};
 const LENGTH: usize = 4096;
 const PLACE: &str = "SOFT_RNIC_FAULTS_TEST_PLACE";
 const OPTIONS: EndpointOptions =
-    EndpointOptions { qp_type: ibv_qp_type::IBV_QPT_RC, device: 0, shared: false, timeout: 14 };
+    EndpointOptions { qp_type: ibv_qp_type::IBV_QPT_RC, device: 0, shared: false, timeout: 14, rnr_retry: 3 };
 
 #[test]
 #[ignore = "a child process, which other tests start"]

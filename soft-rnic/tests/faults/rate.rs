@@ -13,7 +13,7 @@ use ibv_wc_status as S;
 /// The device executes requests this much earlier than their bytes would take.
 const BURST: Duration = Duration::from_millis(2);
 const OTHER_DEVICE: EndpointOptions =
-    EndpointOptions { qp_type: ibv_qp_type::IBV_QPT_RC, device: 1, shared: false, timeout: 10 };
+    EndpointOptions { qp_type: ibv_qp_type::IBV_QPT_RC, device: 1, shared: false, timeout: 10, rnr_retry: 3 };
 
 #[test]
 fn requests_of_a_device_share_its_rate() {
