@@ -38,7 +38,9 @@ impl<B: Block> Incoming<B> {
             return None;
         }
         let item = self.items.front()?;
-        let stuck = self.complete == 0 && self.arriving.is_some() && self.queued >= 2 * self.quota;
+        // Behind a message whose READs are late others may arrive, and more than fill the quota.
+        let stuck =
+            self.complete == 0 && self.arriving.is_some() && self.queued >= 2 * self.quota && self.in_front();
         (item.total > self.quota as u64 || stuck).then_some(item.total)
     }
 

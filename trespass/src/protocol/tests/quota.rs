@@ -124,3 +124,32 @@ fn a_frame_is_not_begun_for_a_few_bytes() {
     assert!(pair.a.connection.writable());
     assert_eq!(part(&mut pair, 1000), Ok(1000));
 }
+
+/// A message at the front waits for a READ, while whole messages behind it take twice the receive
+/// buffer. It still fits: only its READ is missing.
+#[test]
+fn a_message_whose_read_is_late_is_not_too_long() {
+    let mut setup = setup(ConnectionKind::SeqPacket);
+    setup.rcvbuf = 3 * setup.own.slot_size as usize;
+    (setup.own.eager_max, setup.peer.eager_max) = (1000, 1000);
+    let mut pair = PeerPair::new(&setup);
+    pair.b.blocks.most = 0;
+    let (small, large) = (bytes(10, 1), bytes(setup.own.slot_size as usize * 2, 2));
+    pair.a.lend_together(&[&small, &large]);
+    for _ in 0..8 {
+        pair.a.send(&small).unwrap();
+        pair.a.connection.flush();
+        pair.settle();
+    }
+    let part = pair.a.connection.send_part(20_000, &[IoSlice::new(&small)], &mut pair.a.blocks);
+    assert_eq!(part, Ok(small.len()));
+    pair.a.connection.flush();
+    pair.settle();
+    let (queued, _) = pair.b.connection.receive_charges();
+    assert!(queued >= 2 * setup.rcvbuf, "{queued}");
+    let refused = pair.b.connection.recv(&mut vec![0; 100_000]);
+    assert_eq!(refused, Err(CallError::Blocked(Blocked::Nothing)));
+    pair.b.blocks.most = 1000;
+    pair.settle();
+    assert_eq!(pair.b.recv(), Some([small, large].concat()));
+}
