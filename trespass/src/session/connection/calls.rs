@@ -96,17 +96,11 @@ impl Connection {
 
     /// Posts a few frames at a time, so that the peer copies them while the next are copied.
     fn write_in_bursts(&mut self, bytes: &[u8]) -> Result<usize, Refused> {
-        let mut written = 0;
-        for burst in bytes.chunks(self.burst) {
-            match self.write(&[IoSlice::new(burst)]) {
-                Ok(len) => written += len,
-                Err(refused) if written == 0 => return Err(refused),
-                // The next call reports it.
-                Err(_) => break,
-            }
+        in_bursts(bytes, self.burst, |burst| {
+            let written = self.write(&[IoSlice::new(burst)])?;
             self.post();
-        }
-        Ok(written)
+            Ok(written)
+        })
     }
 
     /// Whether bytes, or a message, would be lent to the peer, which then READs them.
@@ -292,10 +286,58 @@ impl Connection {
     }
 }
 
+/// Passes bytes to `write` until it refuses them. Returns how many it has accepted. It may accept a
+/// part of a burst, and then have room again.
+fn in_bursts<E>(
+    bytes: &[u8],
+    burst: usize,
+    mut write: impl FnMut(&[u8]) -> Result<usize, E>,
+) -> Result<usize, E> {
+    let mut written = 0;
+    while written < bytes.len() {
+        let end = bytes.len().min(written + burst);
+        match write(&bytes[written..end]) {
+            Ok(len) => written += len,
+            Err(refused) if written == 0 => return Err(refused),
+            // The next call reports it.
+            Err(_) => break,
+        }
+    }
+    Ok(written)
+}
+
 /// The error after the peer's last message.
 fn end_of_messages() -> Refused {
     Refused::Failed(io::Error::new(
         io::ErrorKind::UnexpectedEof,
         "the peer has closed its end, and all its messages were received",
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::in_bursts;
+
+    proptest! {
+        #[test]
+        fn bursts_accept_a_prefix(
+            len in 0_usize..200,
+            burst in 1_usize..40,
+            // What each call accepts at most; 0 refuses the burst.
+            accepts in proptest::collection::vec(0_usize..40, 0..30),
+        ) {
+            let bytes: Vec<u8> = (0..len as u8).collect();
+            let (mut accepted, mut calls) = (Vec::new(), accepts.iter());
+            let written = in_bursts(&bytes, burst, |burst| {
+                let most = calls.next().copied().unwrap_or(0);
+                accepted.extend_from_slice(&burst[..burst.len().min(most)]);
+                if most == 0 { Err("refused") } else { Ok(burst.len().min(most)) }
+            });
+            prop_assert_eq!(&accepted[..], &bytes[..accepted.len()]);
+            let is_refused = len > 0 && accepts.first().is_none_or(|first| *first == 0);
+            prop_assert_eq!(written, if is_refused { Err("refused") } else { Ok(accepted.len()) });
+        }
+    }
 }
