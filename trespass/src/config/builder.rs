@@ -274,12 +274,10 @@ impl Builder {
     /// [`Worker`](crate::Worker), with [`srq`](Self::srq) and with more than 4096
     /// [`rx_slots`](Self::rx_slots), it uses the first alone.
     ///
-    /// Several devices are experimental: if devices fail under load, a connection may lose or reorder
-    /// data without an error. Name one device where that matters.
-    ///
     /// An item may also have several, separated by commas. None may be named twice. An empty list
-    /// leaves the choice to the socket's address. A connection then uses one device, as with a list of
-    /// one. It replaces [`device`](Self::device). `TRESPASS_DEV`
+    /// leaves the choice to the socket's address, and adds the other devices with an active port of
+    /// the same link layer. It leaves out those with less than a quarter of the fastest one's rate. A
+    /// list of one device is that device alone. It replaces [`device`](Self::device). `TRESPASS_DEV`
     /// overrides it.
     ///
     /// ```

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use sideway::soft::{self, faults};
-use test_harness::{Outcome, RunOptions, Suite, cases, skip};
+use test_harness::{Outcome, RunOptions, Suite, cases};
 use trespass::{Builder, SeqPacket, Stats, Stream};
 
 use super::faults::{all_have_acted, expect_all, nothing_is_left, packets, rules, streams};
@@ -178,12 +178,6 @@ fn ports_that_flap_are_not_visible(fixture: &Fixture) -> Outcome {
 
 /// Queue pairs of two of three devices fail at random, until a thousand have.
 fn a_thousand_failures_lose_nothing(fixture: &Fixture) -> Outcome {
-    if std::env::var_os("TRESPASS_KNOWN_DEFECTS").is_none() {
-        skip!(
-            "a known defect makes it fail in some runs (docs/internals/trespass-rails.md); \
-             TRESPASS_KNOWN_DEFECTS=1 runs it"
-        );
-    }
     faults::clear();
     let (mut failed, mut seed) = (0, 100);
     while failed < 1000 {
