@@ -145,6 +145,12 @@
 //! [`Pool::adopt`] makes a block of other memory
 //! (`messages::memory_of_the_programs_own_goes_without_a_copy`).
 //!
+//! # Memory that a peer reads and writes
+//!
+//! A side offers memory to its peer as a window, the module [`window`]. The peer puts, gets, adds and
+//! swaps by its key (`windows::bytes_go_there_and_back`), until it is revoked
+//! (`windows::a_revoked_window_is_reached_no_more`).
+//!
 //! # Differences from `std::net`
 //!
 //! There are five, each with its reason.
@@ -267,6 +273,7 @@ mod sim;
 #[cfg(all(unix, feature = "tokio"))]
 pub mod tokio;
 mod transport;
+pub mod window;
 #[cfg_attr(not(feature = "rdma"), allow(dead_code, unused_imports, reason = "what queue pairs alone need"))]
 mod wire;
 

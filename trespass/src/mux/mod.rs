@@ -133,6 +133,7 @@ mod handles;
 mod local;
 mod payload;
 mod pool;
+mod serving;
 mod stats;
 #[cfg(all(unix, feature = "tokio"))]
 mod tasks;
@@ -148,4 +149,5 @@ pub use error::{MuxError, ProtocolViolation};
 pub use handles::{Answers, Mux, MuxStream, PendingAnswer, Request};
 pub use payload::MuxBytes;
 pub use pool::MuxPool;
+pub(crate) use serving::FoundFirst;
 pub use stats::MuxStats;

@@ -112,7 +112,7 @@ impl Shared<Stream> {
     }
 
     /// The same for a look at the state that finds a value. `None` means that the time is over.
-    fn wait_for<T>(
+    pub(super) fn wait_for<T>(
         &self,
         until: Until,
         look: impl FnMut(&mut State) -> Option<Result<T, MuxError>>,

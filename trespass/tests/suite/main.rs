@@ -54,6 +54,7 @@ mod threads;
 mod traffic;
 mod unsent;
 mod waiting;
+mod windows;
 mod writable;
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -182,6 +183,7 @@ fn run_at(
     }
     pooled::add(&mut suite);
     muxed::add(&mut suite);
+    windows::add(&mut suite);
     idle::add(&mut suite);
     memory::add(&mut suite);
     parity::add(&mut suite);

@@ -1,0 +1,530 @@
+//! A connection whose sides offer windows to each other.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::io;
+use std::net::ToSocketAddrs;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::error::{KeyError, WindowError};
+use super::key::{Access, WindowKey};
+use super::message::{self, Identity, Operation, Status, WindowRange, WindowRequest};
+use super::offered::Window;
+use super::owner::WindowTable;
+use super::pieces::{Piece, Pieces};
+use super::{Notification, WindowConfig};
+use crate::mux::{Arrived, FoundFirst, Mux, MuxConfig, MuxError, PendingAnswer, Request};
+use crate::pool::{Block, Pool};
+use crate::session::readiness::Until;
+use crate::{Stream, Transport};
+
+/// The messages of one operation that are under way at a time.
+const DEPTH: usize = 16;
+/// The requests that the peer may have under way.
+const MOST_REQUESTS: u32 = 256;
+
+/// A connection over which both sides offer windows, and reach those of the other.
+///
+/// Clones are the same connection. Threads may share it. It closes when the last clone is dropped with
+/// all its windows.
+#[derive(Clone)]
+pub struct Windows(pub(super) Arc<Shared>);
+
+pub(super) struct Shared {
+    mux: Mux<Stream>,
+    own: Identity,
+    peer: OnceLock<Identity>,
+    pub(super) table: WindowTable,
+    /// A request of the peer whose rest has not arrived within a call's time.
+    unfinished: Mutex<Option<(Request, Vec<u8>)>>,
+    operation_timeout: Option<Duration>,
+}
+
+/// The time of one operation.
+#[derive(Clone, Copy)]
+struct OperationTime {
+    after: Option<Duration>,
+    until: Until,
+}
+
+impl OperationTime {
+    fn after(after: Option<Duration>) -> Self {
+        let deadline = after.and_then(|after| Instant::now().checked_add(after));
+        Self { after, until: Until::Event.or(deadline) }
+    }
+
+    fn is_over(self) -> WindowError {
+        WindowError::TimedOut { after: self.after.unwrap_or_default() }
+    }
+}
+
+/// This process, and its next connection.
+fn identity() -> io::Result<Identity> {
+    static OWNER: OnceLock<u64> = OnceLock::new();
+    static CONNECTIONS: AtomicU64 = AtomicU64::new(1);
+    let owner = match OWNER.get() {
+        Some(owner) => *owner,
+        None => {
+            let random = getrandom::u64().map_err(io::Error::other)?;
+            *OWNER.get_or_init(|| random)
+        }
+    };
+    // A forked child has the parent's number, and the connections are the parent's.
+    Ok(Identity { owner, connection: CONNECTIONS.fetch_add(1, Ordering::Relaxed) })
+}
+
+impl Windows {
+    /// Connects with default parameters. The peer accepts a [`Stream`], and calls
+    /// [`over`](Self::over).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Stream::connect`] and [`over`](Self::over).
+    pub fn connect(addr: impl ToSocketAddrs) -> io::Result<Self> {
+        Self::over(Stream::connect(addr)?, &WindowConfig::new())
+    }
+
+    /// Takes a stream whose ends have read all that the other has written. The peer does the same, and
+    /// this waits for it.
+    ///
+    /// # Errors
+    ///
+    /// The connection has failed, the peer does something else with it, or does nothing for
+    /// [`operation_timeout`](WindowConfig::operation_timeout).
+    pub fn over(stream: Stream, config: &WindowConfig) -> io::Result<Self> {
+        let own = identity()?;
+        let limits = MuxConfig::new().max_requests(MOST_REQUESTS).max_message(message::MOST_MESSAGE);
+        let shared = Shared {
+            mux: Mux::over(stream, &limits)?,
+            own,
+            peer: OnceLock::new(),
+            table: WindowTable::default(),
+            unfinished: Mutex::new(None),
+            operation_timeout: config.operation_timeout,
+        };
+        shared.mux.send_one_way(WindowRequest::hello(own).encode(0)).map_err(WindowError::from)?;
+        let time = OperationTime::after(config.operation_timeout);
+        // With nothing left to read, a drop is an orderly end.
+        shared.wait(time, &mut |in_flight| shared.peer.get().filter(|_| in_flight == 0).copied())?;
+        Ok(Self(Arc::new(shared)))
+    }
+
+    /// Offers the first `len` bytes of a block to the peer: one of the [pool](Self::pool), or memory of
+    /// the program ([`Pool::adopt`]). The key names them to the peer.
+    ///
+    /// Without a `lifetime` it is offered until it is revoked. After its lifetime the peer's operations
+    /// fail as if it was.
+    ///
+    /// # Errors
+    ///
+    /// [`Length`](WindowError::Length), [`TooMany`](WindowError::TooMany). The block comes back.
+    pub fn offer(
+        &self,
+        block: Block,
+        len: usize,
+        access: Access,
+        lifetime: Option<Duration>,
+    ) -> Result<Window, (WindowError, Block)> {
+        let key = self.0.table.offer(block, len, access, lifetime, self.0.own)?;
+        Ok(Window::new(self.0.clone(), key))
+    }
+
+    /// The pool of the connection.
+    #[must_use]
+    pub fn pool(&self) -> &Pool {
+        self.0.mux.stream().pool()
+    }
+
+    /// Takes a block of at least `len` bytes from the connection's pool, to offer it.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Stream::buffer`].
+    pub fn buffer(&self, len: usize) -> io::Result<Block> {
+        self.0.mux.stream().buffer(len)
+    }
+
+    /// The transport of the connection.
+    #[must_use]
+    pub fn transport(&self) -> Transport {
+        self.0.mux.stream().transport()
+    }
+
+    /// Copies bytes to an offset of the peer's window.
+    ///
+    /// When it returns, the owner has them: its [`Window::read`], and each later operation, finds them.
+    /// A put of more than 256 KiB is performed in parts, in any order.
+    ///
+    /// # Errors
+    ///
+    /// A [`WindowError`]. After [`TimedOut`](WindowError::TimedOut) and
+    /// [`Connection`](WindowError::Connection) some of the bytes may have been written.
+    pub fn put(&self, key: &WindowKey, offset: u64, bytes: &[u8]) -> Result<(), WindowError> {
+        self.put_vectored(key, &[(offset, bytes.len() as u64)], bytes)
+    }
+
+    /// Copies bytes one after the other to several ranges, each an offset and a length.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`put`](Self::put), and [`Pieces`](WindowError::Pieces).
+    pub fn put_vectored(
+        &self,
+        key: &WindowKey,
+        ranges: &[(u64, u64)],
+        bytes: &[u8],
+    ) -> Result<(), WindowError> {
+        let pieces = Pieces::of_ranges(ranges, bytes.len())?;
+        self.0.put(key, pieces, bytes)
+    }
+
+    /// Copies pieces of `len` bytes each to offsets that are `stride` apart.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`put_vectored`](Self::put_vectored).
+    pub fn put_strided(
+        &self,
+        key: &WindowKey,
+        offset: u64,
+        stride: u64,
+        len: usize,
+        bytes: &[u8],
+    ) -> Result<(), WindowError> {
+        let pieces = Pieces::of_stride(offset, stride, len, bytes.len())?;
+        self.0.put(key, pieces, bytes)
+    }
+
+    /// Copies bytes from an offset of the peer's window into a buffer.
+    ///
+    /// # Errors
+    ///
+    /// A [`WindowError`]. The buffer may then have some of the bytes.
+    pub fn get(&self, key: &WindowKey, offset: u64, into: &mut [u8]) -> Result<(), WindowError> {
+        self.get_vectored(key, &[(offset, into.len() as u64)], into)
+    }
+
+    /// Copies several ranges, each an offset and a length, one after the other into a buffer.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`get`](Self::get), and [`Pieces`](WindowError::Pieces).
+    pub fn get_vectored(
+        &self,
+        key: &WindowKey,
+        ranges: &[(u64, u64)],
+        into: &mut [u8],
+    ) -> Result<(), WindowError> {
+        let pieces = Pieces::of_ranges(ranges, into.len())?;
+        self.0.get(key, pieces, into)
+    }
+
+    /// Copies pieces of `len` bytes each from offsets that are `stride` apart.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`get_vectored`](Self::get_vectored).
+    pub fn get_strided(
+        &self,
+        key: &WindowKey,
+        offset: u64,
+        stride: u64,
+        len: usize,
+        into: &mut [u8],
+    ) -> Result<(), WindowError> {
+        let pieces = Pieces::of_stride(offset, stride, len, into.len())?;
+        self.0.get(key, pieces, into)
+    }
+
+    /// Adds to the 8-byte number at an offset, in the byte order of the owner. Returns what it was.
+    ///
+    /// It is atomic among all such operations on this memory, and [`Window::fetch_add`].
+    ///
+    /// # Errors
+    ///
+    /// A [`WindowError`]. After [`TimedOut`](WindowError::TimedOut) and
+    /// [`Connection`](WindowError::Connection) it is not known whether the number was changed.
+    pub fn fetch_add(&self, key: &WindowKey, offset: u64, add: u64) -> Result<u64, WindowError> {
+        self.0.atomic(key, Operation::FetchAdd { add }, offset)
+    }
+
+    /// Replaces the 8-byte number at an offset if it is `expected`. Returns what it was.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`fetch_add`](Self::fetch_add).
+    pub fn compare_swap(
+        &self,
+        key: &WindowKey,
+        offset: u64,
+        expected: u64,
+        new: u64,
+    ) -> Result<u64, WindowError> {
+        self.0.atomic(key, Operation::CompareSwap { expected, new }, offset)
+    }
+
+    /// Copies bytes to an offset, and then tells the owner's program a number
+    /// ([`next_notification`](Self::next_notification)). The owner finds all bytes when it gets the
+    /// number.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`put`](Self::put), and [`Notifications`](WindowError::Notifications). After
+    /// [`TimedOut`](WindowError::TimedOut) and [`Connection`](WindowError::Connection) it is not known
+    /// whether the owner was told.
+    pub fn put_notify(
+        &self,
+        key: &WindowKey,
+        offset: u64,
+        bytes: &[u8],
+        number: u64,
+    ) -> Result<(), WindowError> {
+        self.0.put_notify(key, offset, bytes, number)
+    }
+
+    /// Waits for the next notification of the peer. It performs the peer's operations while it waits.
+    ///
+    /// # Errors
+    ///
+    /// The connection has failed, or the peer has closed it.
+    pub fn next_notification(&self) -> Result<Notification, WindowError> {
+        self.0.wait(OperationTime::after(None), &mut |_| self.0.table.next_notification())
+    }
+
+    /// The same for at most this time.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`next_notification`](Self::next_notification), and
+    /// [`TimedOut`](WindowError::TimedOut).
+    pub fn next_notification_within(&self, time: Duration) -> Result<Notification, WindowError> {
+        self.0.wait(OperationTime::after(Some(time)), &mut |_| self.0.table.next_notification())
+    }
+
+    /// Performs the peer's operations until the peer closes the connection.
+    ///
+    /// # Errors
+    ///
+    /// The connection has failed.
+    pub fn serve(&self) -> Result<(), WindowError> {
+        match self.0.wait(OperationTime::after(None), &mut |_| None::<()>) {
+            Ok(()) | Err(WindowError::Connection(MuxError::Closed)) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The same for this time, or until the peer closes the connection.
+    ///
+    /// # Errors
+    ///
+    /// The connection has failed.
+    pub fn serve_for(&self, time: Duration) -> Result<(), WindowError> {
+        match self.0.wait(OperationTime::after(Some(time)), &mut |_| None::<()>) {
+            Ok(()) | Err(WindowError::TimedOut { .. } | WindowError::Connection(MuxError::Closed)) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl Shared {
+    /// Refuses a key of another owner or connection before anything is sent.
+    fn check(&self, key: &WindowKey, needed: Access) -> Result<(), WindowError> {
+        let Some(peer) = self.peer.get() else { return Err(KeyError::OtherOwner.into()) };
+        if key.owner != peer.owner {
+            return Err(KeyError::OtherOwner.into());
+        }
+        if key.connection != peer.connection {
+            let (offered, used) = (key.connection, peer.connection);
+            return Err(KeyError::OtherConnection { offered, used }.into());
+        }
+        if !key.access.contains(needed) {
+            return Err(WindowError::Access { offered: key.access, needed });
+        }
+        Ok(())
+    }
+
+    fn time(&self) -> OperationTime {
+        OperationTime::after(self.operation_timeout)
+    }
+
+    fn put(&self, key: &WindowKey, pieces: Pieces<'_>, bytes: &[u8]) -> Result<(), WindowError> {
+        self.check(key, Access::WRITE)?;
+        pieces.check(key)?;
+        let send = |piece: &Piece| {
+            let request = piece.request(key, Operation::Put);
+            let mut message = request.encode(piece.bytes.len());
+            message.extend_from_slice(&bytes[piece.bytes.clone()]);
+            (request, message)
+        };
+        self.transfer(key, pieces, send, |_, _| Ok(()))
+    }
+
+    fn get(&self, key: &WindowKey, pieces: Pieces<'_>, into: &mut [u8]) -> Result<(), WindowError> {
+        self.check(key, Access::READ)?;
+        pieces.check(key)?;
+        let send = |piece: &Piece| {
+            let request = piece.request(key, Operation::Get);
+            let message = request.encode(0);
+            (request, message)
+        };
+        self.transfer(key, pieces, send, |piece, bytes| {
+            let place = &mut into[piece.bytes.clone()];
+            if bytes.len() != place.len() {
+                return Err(WindowError::Protocol { what: "an answer with other bytes than were asked for" });
+            }
+            place.copy_from_slice(bytes);
+            Ok(())
+        })
+    }
+
+    /// Performs an operation in pieces, several at a time. `take` gets the bytes of each answer.
+    fn transfer(
+        &self,
+        key: &WindowKey,
+        pieces: Pieces<'_>,
+        send: impl Fn(&Piece) -> (WindowRequest, Vec<u8>),
+        mut take: impl FnMut(&Piece, &[u8]) -> Result<(), WindowError>,
+    ) -> Result<(), WindowError> {
+        let (time, mut pieces) = (self.time(), pieces);
+        let mut under_way: VecDeque<(Piece, WindowRequest, PendingAnswer)> = VecDeque::new();
+        loop {
+            let next = if under_way.len() < DEPTH { pieces.next() } else { None };
+            if let Some(piece) = next {
+                let (request, message) = send(&piece);
+                let pending = self.begin(message, time)?;
+                under_way.push_back((piece, request, pending));
+            } else if let Some((piece, request, pending)) = under_way.pop_front() {
+                let answer = self.answer(pending, time)?;
+                let (status, bytes) = Status::decode(&answer)?;
+                status.result(key, &request)?;
+                take(&piece, bytes)?;
+            } else {
+                return Ok(());
+            }
+        }
+    }
+
+    fn atomic(&self, key: &WindowKey, operation: Operation, offset: u64) -> Result<u64, WindowError> {
+        self.check(key, Access::ATOMIC)?;
+        if !key.contains(offset, 8) {
+            return Err(WindowError::Range { offset, len: 8, window: key.len() });
+        }
+        self.single(key, operation, WindowRange { offset, len: 8 }, &[])
+    }
+
+    fn put_notify(&self, key: &WindowKey, offset: u64, bytes: &[u8], number: u64) -> Result<(), WindowError> {
+        self.check(key, Access::WRITE)?;
+        let ranges = [(offset, bytes.len() as u64)];
+        Pieces::of_ranges(&ranges, bytes.len())?.check(key)?;
+        // The last message notifies, once the others were performed.
+        let (before, last) = bytes.split_at(bytes.len().saturating_sub(message::MOST_BYTES));
+        let first = [(offset, before.len() as u64)];
+        self.put(key, Pieces::of_ranges(&first, before.len())?, before)?;
+        let range = WindowRange { offset: offset + before.len() as u64, len: last.len() as u64 };
+        self.single(key, Operation::PutNotify { number }, range, last).map(drop)
+    }
+
+    /// Performs an operation of one message.
+    fn single(
+        &self,
+        key: &WindowKey,
+        operation: Operation,
+        range: WindowRange,
+        bytes: &[u8],
+    ) -> Result<u64, WindowError> {
+        let (time, piece) = (self.time(), Piece { ranges: vec![range], bytes: 0..bytes.len() });
+        let request = piece.request(key, operation);
+        let mut message = request.encode(bytes.len());
+        message.extend_from_slice(bytes);
+        let pending = self.begin(message, time)?;
+        let answer = self.answer(pending, time)?;
+        Status::decode(&answer)?.0.result(key, &request)
+    }
+
+    fn begin(&self, message: Vec<u8>, time: OperationTime) -> Result<PendingAnswer, WindowError> {
+        let mut bytes = Some(message.into());
+        self.serve_until(time, &mut || self.mux.request_or_serve(&mut bytes, time.until))
+    }
+
+    fn answer(&self, pending: PendingAnswer, time: OperationTime) -> Result<Vec<u8>, WindowError> {
+        let mut pending = pending;
+        self.serve_until(time, &mut || self.mux.answer_or_serve(&mut pending, time.until))
+    }
+
+    fn wait<T>(&self, time: OperationTime, look: &mut dyn FnMut(u32) -> Option<T>) -> Result<T, WindowError> {
+        self.serve_until(time, &mut || self.mux.wait_or_serve(time.until, look))
+    }
+
+    /// Performs the peer's requests until a call finds what it waits for.
+    fn serve_until<T>(
+        &self,
+        time: OperationTime,
+        call: &mut dyn FnMut() -> Result<FoundFirst<T>, MuxError>,
+    ) -> Result<T, WindowError> {
+        loop {
+            let unfinished = self.unfinished.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let (request, bytes) = match unfinished {
+                Some(unfinished) => unfinished,
+                None => match call()? {
+                    FoundFirst::Own(found) => return Ok(found),
+                    FoundFirst::TimeOver => return Err(time.is_over()),
+                    FoundFirst::Request(request) => (request, Vec::new()),
+                },
+            };
+            self.serve(request, bytes, time)?;
+        }
+    }
+
+    /// Performs a request of the peer, of which some bytes were taken.
+    fn serve(&self, request: Request, bytes: Vec<u8>, time: OperationTime) -> Result<(), WindowError> {
+        let (mut request, mut bytes) = (request, bytes);
+        loop {
+            let left = match time.until {
+                Until::Deadline(deadline) => deadline.saturating_duration_since(Instant::now()),
+                Until::Now => Duration::ZERO,
+                Until::Event => Duration::MAX,
+            };
+            match request.next_part_within(&mut bytes, left) {
+                Ok(Arrived::Part) if bytes.len() <= message::MOST_MESSAGE => {}
+                Ok(Arrived::Part) => return Err(WindowError::Protocol { what: "a request without an end" }),
+                Ok(Arrived::Message | Arrived::End) => return self.perform(request, &bytes),
+                // A peer that stops within a request does not keep a call beyond its time.
+                Err(MuxError::DeadlinePassed { .. }) => {
+                    let mut unfinished = self.unfinished.lock().unwrap_or_else(PoisonError::into_inner);
+                    *unfinished = Some((request, bytes));
+                    return Err(time.is_over());
+                }
+                Err(MuxError::Cancelled) => return Ok(()),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    fn perform(&self, request: Request, bytes: &[u8]) -> Result<(), WindowError> {
+        let (asked, bytes) = WindowRequest::decode(bytes)?;
+        if let Operation::Hello { version, identity } = asked.operation {
+            if version != message::VERSION {
+                return Err(WindowError::Protocol { what: "another version of windows" });
+            }
+            return self.peer.set(identity).map_err(|_| WindowError::Protocol { what: "a second hello" });
+        }
+        if self.peer.get().is_none() {
+            return Err(WindowError::Protocol { what: "a request before the hello" });
+        }
+        let mut answer = vec![0; message::ANSWER];
+        let status = self.table.perform(&asked, bytes, &mut answer, Instant::now());
+        answer[..message::ANSWER].copy_from_slice(&status.encode());
+        match request.answer(answer) {
+            Ok(()) | Err(MuxError::Cancelled) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+impl fmt::Debug for Windows {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Windows({:?})", self.0.mux.stream())
+    }
+}

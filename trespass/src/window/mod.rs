@@ -1,0 +1,130 @@
+//! Memory that the peer of a connection may read and write: one-sided operations.
+//!
+//! Each side of a [`Windows`] may offer memory to the other, as a [`Window`]. Its [`WindowKey`] names
+//! it to the peer, which reaches it by [`Windows::put`], [`Windows::get`] and atomic operations. The
+//! owner's program takes no part in them.
+//!
+//! ```
+//! use trespass::window::{Access, WindowConfig, WindowKey, Windows};
+//! use trespass::Listener;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+//! let listener = Listener::bind("127.0.0.1:0")?;
+//! let addr = listener.local_addr()?;
+//! let (give, take) = std::sync::mpsc::channel();
+//! let owner = std::thread::spawn(move || -> Result<u64, Box<dyn std::error::Error + Send + Sync>> {
+//!     let windows = Windows::over(listener.accept()?.0, &WindowConfig::new())?;
+//!     let block = windows.buffer(4096)?;
+//!     let window = windows.offer(block, 4096, Access::ALL, None).map_err(|(error, _)| error)?;
+//!     // Any channel may carry a key.
+//!     give.send(window.key().to_bytes())?;
+//!     let told = windows.next_notification()?;
+//!     let mut greeting = [0; 5];
+//!     window.read(0, &mut greeting)?;
+//!     assert_eq!(&greeting, b"hello");
+//!     Ok(told.number)
+//! });
+//!
+//! let windows = Windows::connect(addr)?;
+//! let key = WindowKey::from_bytes(&take.recv()?)?;
+//! windows.put_notify(&key, 0, b"hello", 7)?;
+//! assert_eq!(owner.join().unwrap()?, 7);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The names in brackets are tests of `trespass/tests/suite`, or unit tests of this module.
+//!
+//! # How operations are performed
+//!
+//! The owner's side performs each operation in its own process, over TCP and over RDMA, as messages of
+//! a [mux](crate::mux). It does so during each call of its program on this [`Windows`] that waits:
+//! operations, [`Windows::next_notification`] and [`Windows::serve`]
+//! (`windows::both_sides_operate_at_once`). An owner that makes none of these runs
+//! [`Windows::serve`] in a thread (`windows::threads_share_a_connection`). RDMA WRITE, READ and
+//! atomics of the device are not used yet.
+//!
+//! # Order and completion
+//!
+//! - When an operation returns, the owner's memory has its effect, and each later operation finds it
+//!   (`windows::bytes_go_there_and_back`).
+//! - Operations of several threads are performed in any order. Those of up to 256 KiB in one range
+//!   exclude each other (`windows::threads_share_a_connection`).
+//! - [`Windows::put_notify`] notifies the owner's program after the bytes
+//!   (`windows::notifications_come_after_their_bytes`).
+//! - Atomic operations on a window are performed by the owner's processor, and are atomic among all
+//!   that this module performs on it (`windows::atomics_lose_no_count`).
+//!
+//! # What a peer can reach
+//!
+//! - A peer reaches the bytes of a window by the operations that it was offered for, and no others
+//!   (`window::owner::tests::only_what_was_offered_is_allowed`,
+//!   `windows::what_was_not_offered_is_refused`).
+//! - A key serves one connection. A key of another process or an earlier connection is refused before
+//!   anything is sent (`windows::a_key_of_another_connection_is_refused`).
+//! - After [`Window::revoke`] no operation reaches the memory. A key of a revoked window fails with
+//!   [`WindowError::Revoked`], also when another window has the memory or the place in the table
+//!   (`windows::a_revoked_window_is_reached_no_more`,
+//!   `window::owner::tests::a_key_reaches_its_own_window_or_none`).
+//! - The memory of a window belongs to the window until it is revoked or dropped, also when the
+//!   connection fails (`windows::a_failed_connection_returns_its_memory`).
+//!
+//! # Time
+//!
+//! An operation fails after [`WindowConfig::operation_timeout`]. It copies the program's bytes, so that
+//! nothing of the program is in use after that. Whether it was performed is not known
+//! (`windows::an_owner_that_makes_no_calls_is_not_waited_for`).
+
+mod connection;
+mod error;
+mod key;
+mod memory;
+mod message;
+mod offered;
+mod owner;
+mod pieces;
+
+use std::time::Duration;
+
+pub use connection::Windows;
+pub use error::{KeyError, WindowError};
+pub use key::{Access, WindowKey};
+pub use offered::{Protection, Window};
+
+/// The peer's [`put_notify`](Windows::put_notify), after its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Notification {
+    /// The [number](WindowKey::region) of the window.
+    pub region: u32,
+    /// The [generation](WindowKey::generation) of the window.
+    pub generation: u32,
+    /// The peer's number.
+    pub number: u64,
+}
+
+/// The limits of a [`Windows`].
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct WindowConfig {
+    operation_timeout: Option<Duration>,
+}
+
+impl WindowConfig {
+    /// The default limits.
+    pub fn new() -> Self {
+        Self { operation_timeout: Some(Duration::from_secs(30)) }
+    }
+
+    /// How long an operation may take. `None` waits without limit. Default: 30 s.
+    pub fn operation_timeout(mut self, timeout: Option<Duration>) -> Self {
+        self.operation_timeout = timeout;
+        self
+    }
+}
+
+impl Default for WindowConfig {
+    fn default() -> Self {
+        Self::new()
+    }
+}

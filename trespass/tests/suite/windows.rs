@@ -1,0 +1,494 @@
+//! Memory that a peer reads and writes.
+
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use test_harness::{Outcome, cases, fill};
+use trespass::mux::{Mux, MuxConfig};
+use trespass::window::{Access, KeyError, Window, WindowConfig, WindowError, WindowKey, Windows};
+
+use super::fixture::{Fixture, LONG, below, random};
+
+pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
+    cases!(suite: bytes_go_there_and_back, ranges_are_scattered_and_gathered, atomics_lose_no_count,
+        notifications_come_after_their_bytes, both_sides_operate_at_once, threads_share_a_connection,
+        what_was_not_offered_is_refused, a_revoked_window_is_reached_no_more,
+        a_key_of_another_connection_is_refused, a_lifetime_ends_for_the_peer,
+        an_owner_that_makes_no_calls_is_not_waited_for, a_failed_connection_returns_its_memory,
+        a_peer_that_guesses_reaches_nothing, a_peer_without_windows_is_told,
+        random_operations_do_what_a_model_does);
+}
+
+fn config() -> WindowConfig {
+    WindowConfig::new().operation_timeout(Some(LONG))
+}
+
+/// A client and a server. Each waits for the other.
+fn pair(fixture: &Fixture) -> (Windows, Windows) {
+    let (client, server) = fixture.streams();
+    let server = thread::spawn(move || Windows::over(server, &config()).unwrap());
+    let client = Windows::over(client, &config()).unwrap();
+    (client, server.join().unwrap())
+}
+
+/// Offers a block of the connection's pool, or of the program, with zeros.
+fn offer(windows: &Windows, len: usize, access: Access) -> Window {
+    let block = match windows.buffer(len) {
+        Ok(block) if len.is_multiple_of(2) => block,
+        _ => windows.pool().adopt(vec![0; len]),
+    };
+    let window = windows.offer(block, len, access, None).map_err(|(error, _)| error).unwrap();
+    window.write(0, &vec![0; len]).unwrap();
+    window
+}
+
+fn read(window: &Window) -> Vec<u8> {
+    let mut bytes = vec![0; window.key().len() as usize];
+    window.read(0, &mut bytes).unwrap();
+    bytes
+}
+
+fn bytes(len: usize, seed: u64) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    fill(seed, 0, &mut bytes);
+    bytes
+}
+
+/// Runs `operate` while the owner performs the operations, until the client is dropped.
+fn served<R>(client: Windows, owner: &Windows, operate: impl FnOnce(&Windows) -> R) -> R {
+    thread::scope(|scope| {
+        let serving = scope.spawn(|| owner.serve().unwrap());
+        let done = operate(&client);
+        drop(client);
+        serving.join().unwrap();
+        done
+    })
+}
+
+fn bytes_go_there_and_back(fixture: &Fixture) -> Outcome {
+    let (client, owner) = pair(fixture);
+    for len in [1, 1000, 300_001, fixture.less(5 << 20)] {
+        let window = offer(&owner, len, Access::READ | Access::WRITE);
+        let key = WindowKey::from_bytes(&window.key().to_bytes()).unwrap();
+        assert_eq!(&key, window.key());
+        let sent = bytes(len, len as u64);
+        let ended = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let serving = scope.spawn(|| {
+                while !ended.load(Ordering::Acquire) {
+                    owner.serve_for(Duration::from_millis(2)).unwrap();
+                }
+            });
+            client.put(&key, 0, &sent).unwrap();
+            assert!(read(&window) == sent, "{len} bytes");
+            let mut got = vec![0; len];
+            client.get(&key, 0, &mut got).unwrap();
+            assert!(got == sent, "{len} bytes");
+            // Nothing is moved by an operation on no bytes.
+            client.put(&key, len as u64, &[]).unwrap();
+            client.get(&key, 0, &mut []).unwrap();
+            ended.store(true, Ordering::Release);
+            serving.join().unwrap();
+        });
+    }
+    Ok(())
+}
+
+fn ranges_are_scattered_and_gathered(fixture: &Fixture) -> Outcome {
+    let (client, owner) = pair(fixture);
+    let window = offer(&owner, 1000, Access::ALL);
+    let key = window.key().clone();
+    served(client, &owner, |client| {
+        client.put_vectored(&key, &[(10, 3), (0, 2), (500, 1)], b"abcdef").unwrap();
+        let mut got = [0; 5];
+        client.get_vectored(&key, &[(0, 2), (10, 3)], &mut got).unwrap();
+        assert_eq!(&got, b"deabc");
+        let many = bytes(3 * 3000, 7);
+        let refused = client.put_strided(&key, 50, 200, 3, &many).unwrap_err();
+        assert!(matches!(refused, WindowError::Range { offset: 1050, len: 3, window: 1000 }), "{refused}");
+        client.put_strided(&key, 50, 200, 3, &many[..15]).unwrap();
+        let mut got = [0; 15];
+        client.get_strided(&key, 50, 200, 3, &mut got).unwrap();
+        assert_eq!(got, many[..15]);
+        let error = client.put_vectored(&key, &[(0, 5)], b"four").unwrap_err();
+        assert!(matches!(error, WindowError::Pieces { pieces: 5, bytes: 4 }), "{error}");
+    });
+    let all = read(&window);
+    assert_eq!((&all[..2], &all[10..13], all[500]), (&b"de"[..], &b"abc"[..], b'f'));
+    assert_eq!(all[850..853], bytes(15, 7)[12..]);
+    Ok(())
+}
+
+fn atomics_lose_no_count(fixture: &Fixture) -> Outcome {
+    const THREADS: u64 = 4;
+    let (client, owner) = pair(fixture);
+    let window = offer(&owner, 64, Access::ATOMIC | Access::READ);
+    let key = window.key().clone();
+    let times = fixture.less(200) as u64;
+    served(client, &owner, |client| {
+        thread::scope(|scope| {
+            for _ in 0..THREADS {
+                scope.spawn(|| (0..times).for_each(|_| _ = client.fetch_add(&key, 8, 3).unwrap()));
+            }
+            (0..times).for_each(|_| _ = window.fetch_add(8, 3).unwrap());
+        });
+        let total = 3 * times * (THREADS + 1);
+        assert_eq!(client.compare_swap(&key, 8, 0, 1).unwrap(), total, "it is another number");
+        assert_eq!(client.compare_swap(&key, 8, total, 1).unwrap(), total);
+        assert_eq!(client.fetch_add(&key, 8, 0).unwrap(), 1);
+        let error = client.fetch_add(&key, 4, 1).unwrap_err();
+        assert!(matches!(error, WindowError::Misaligned { offset: 4 }), "{error}");
+        let error = client.fetch_add(&key, 60, 1).unwrap_err();
+        assert!(matches!(error, WindowError::Range { offset: 60, len: 8, window: 64 }), "{error}");
+    });
+    Ok(())
+}
+
+fn notifications_come_after_their_bytes(fixture: &Fixture) -> Outcome {
+    let (client, owner) = pair(fixture);
+    let len = fixture.less(1 << 20);
+    let window = offer(&owner, len, Access::WRITE);
+    let key = window.key().clone();
+    let times = 10;
+    thread::scope(|scope| {
+        let sending = scope.spawn(move || {
+            for number in 0..times {
+                client.put_notify(&key, 0, &bytes(len, number), number).unwrap();
+            }
+            client
+        });
+        for number in 0..times {
+            let told = owner.next_notification_within(LONG).unwrap();
+            assert_eq!((told.region, told.generation), (window.key().region(), window.key().generation()));
+            assert_eq!(told.number, number);
+            // A later put may have begun.
+            let found = read(&window);
+            assert!((number..times).any(|later| found[..100] == bytes(100, later)));
+        }
+        drop(sending.join().unwrap());
+    });
+    let over = owner.next_notification_within(LONG).unwrap_err();
+    assert!(matches!(over, WindowError::Connection(_)), "{over}");
+    Ok(())
+}
+
+/// Each waits for the other's answer, and answers the other.
+fn both_sides_operate_at_once(fixture: &Fixture) -> Outcome {
+    let (client, owner) = pair(fixture);
+    let len = fixture.less(3 << 20);
+    let windows = [offer(&client, len, Access::ALL), offer(&owner, len, Access::ALL)];
+    let keys = windows.each_ref().map(|window| window.key().clone());
+    let together = Barrier::new(2);
+    thread::scope(|scope| {
+        for (end, key, seed) in [(&client, &keys[1], 1), (&owner, &keys[0], 2)] {
+            let together = &together;
+            scope.spawn(move || {
+                for round in 0..5 {
+                    let sent = bytes(len, seed + 10 * round);
+                    end.put(key, 0, &sent).unwrap();
+                    let mut got = vec![0; len];
+                    end.get(key, 0, &mut got).unwrap();
+                    assert!(got == sent, "round {round}");
+                }
+                // The other side may still need this one.
+                let limit = Instant::now() + LONG;
+                thread::scope(|scope| {
+                    let waiting = scope.spawn(|| together.wait());
+                    while !waiting.is_finished() {
+                        assert!(Instant::now() < limit);
+                        end.serve_for(Duration::from_millis(2)).unwrap();
+                    }
+                });
+            });
+        }
+    });
+    Ok(())
+}
+
+fn threads_share_a_connection(fixture: &Fixture) -> Outcome {
+    const THREADS: usize = 4;
+    let (client, owner) = pair(fixture);
+    let window = offer(&owner, THREADS * 1000, Access::ALL);
+    let key = window.key().clone();
+    served(client, &owner, |client| {
+        thread::scope(|scope| {
+            for thread in 0..THREADS {
+                let key = &key;
+                scope.spawn(move || {
+                    for round in 0..fixture.less(100) as u64 {
+                        let (sent, mut got) = (bytes(1000, round + 1000 * thread as u64), vec![0; 1000]);
+                        let at = 1000 * thread as u64;
+                        client.put(key, at, &sent).unwrap();
+                        client.get(key, at, &mut got).unwrap();
+                        assert_eq!(got, sent);
+                    }
+                });
+            }
+            scope.spawn(|| {
+                // All threads but this one write somewhere else.
+                for _ in 0..fixture.less(100) {
+                    let mut got = vec![0; THREADS * 1000];
+                    client.get(&key, 0, &mut got).unwrap();
+                }
+            });
+        });
+    });
+    Ok(())
+}
+
+fn what_was_not_offered_is_refused(fixture: &Fixture) -> Outcome {
+    let (client, owner) = pair(fixture);
+    let readable = offer(&owner, 100, Access::READ);
+    let writable = offer(&owner, 100, Access::WRITE);
+    served(client, &owner, |client| {
+        let refused = [
+            client.put(readable.key(), 0, b"x"),
+            client.put_notify(readable.key(), 0, b"x", 1),
+            client.get(writable.key(), 0, &mut [0]),
+            client.fetch_add(readable.key(), 0, 1).map(drop),
+            client.compare_swap(writable.key(), 0, 0, 1).map(drop),
+        ];
+        for refused in refused {
+            let error = refused.unwrap_err();
+            assert!(matches!(error, WindowError::Access { .. }), "{error}");
+        }
+        for (offset, len) in [(0, 101), (100, 1), (u64::MAX, 1), (1 << 40, 1)] {
+            let error = client.get(readable.key(), offset, &mut vec![0; len]).unwrap_err();
+            assert!(matches!(error, WindowError::Range { window: 100, .. }), "{error}");
+            let error = client.put(writable.key(), offset, &vec![1; len]).unwrap_err();
+            assert!(matches!(error, WindowError::Range { window: 100, .. }), "{error}");
+        }
+    });
+    assert_eq!(read(&writable), [0; 100]);
+    Ok(())
+}
+
+fn a_revoked_window_is_reached_no_more(fixture: &Fixture) -> Outcome {
+    let (client, owner) = pair(fixture);
+    let window = offer(&owner, 100, Access::ALL);
+    let old = window.key().clone();
+    let block = window.revoke();
+    let copy = block.bytes().to_vec();
+    // The same memory, and the same place in the table.
+    let again = owner.offer(block, 100, Access::ALL, None).map_err(|(error, _)| error).unwrap();
+    assert_eq!(again.key().region(), old.region());
+    served(client, &owner, |client| {
+        let refused = [
+            client.put(&old, 0, b"x"),
+            client.get(&old, 0, &mut [0]),
+            client.put_notify(&old, 0, b"x", 1),
+            client.fetch_add(&old, 0, 1).map(drop),
+        ];
+        for refused in refused {
+            let error = refused.unwrap_err();
+            assert!(matches!(error, WindowError::Revoked { .. }), "{error}");
+        }
+        client.put(again.key(), 0, b"y").unwrap();
+    });
+    assert_eq!(read(&again)[..1], *b"y");
+    assert_eq!(read(&again)[1..], copy[1..100]);
+    Ok(())
+}
+
+fn a_key_of_another_connection_is_refused(fixture: &Fixture) -> Outcome {
+    let (client, owner) = pair(fixture);
+    let (other_client, other_owner) = pair(fixture);
+    let window = offer(&owner, 100, Access::ALL);
+    let other = offer(&other_owner, 100, Access::ALL);
+    // Both ends are of this process, so that the owner is right and the connection is not.
+    for (client, key) in [(&other_client, window.key()), (&client, other.key())] {
+        let error = client.put(key, 0, b"x").unwrap_err();
+        assert!(matches!(error, WindowError::Key(KeyError::OtherConnection { .. })), "{error}");
+    }
+    // A side reaches its peer's windows, and not its own.
+    let error = owner.put(window.key(), 0, b"x").unwrap_err();
+    assert!(matches!(error, WindowError::Key(KeyError::OtherConnection { .. })), "{error}");
+    let mut foreign = window.key().to_bytes();
+    foreign[8] ^= 1;
+    foreign.truncate(64);
+    foreign.extend(crc32fast::hash(&foreign).to_le_bytes());
+    let foreign = WindowKey::from_bytes(&foreign).unwrap();
+    let error = client.get(&foreign, 0, &mut [0]).unwrap_err();
+    assert!(matches!(error, WindowError::Key(KeyError::OtherOwner)), "{error}");
+    Ok(())
+}
+
+fn a_lifetime_ends_for_the_peer(fixture: &Fixture) -> Outcome {
+    let (client, owner) = pair(fixture);
+    let block = owner.pool().adopt(vec![7; 10]);
+    let lifetime = Some(Duration::from_millis(50));
+    let window = owner.offer(block, 10, Access::ALL, lifetime).map_err(|(error, _)| error).unwrap();
+    let key = window.key().clone();
+    served(client, &owner, |client| {
+        let limit = Instant::now() + LONG;
+        let error = loop {
+            assert!(Instant::now() < limit);
+            if let Err(error) = client.get(&key, 0, &mut [0; 10]) {
+                break error;
+            }
+        };
+        assert!(matches!(error, WindowError::Revoked { .. }), "{error}");
+    });
+    assert_eq!(window.revoke().bytes(), [7; 10]);
+    Ok(())
+}
+
+fn an_owner_that_makes_no_calls_is_not_waited_for(fixture: &Fixture) -> Outcome {
+    let (client, server) = fixture.streams();
+    let server = thread::spawn(move || Windows::over(server, &config()).unwrap());
+    let patience = Duration::from_millis(100);
+    let client = Windows::over(client, &WindowConfig::new().operation_timeout(Some(patience))).unwrap();
+    let owner = server.join().unwrap();
+    let window = offer(&owner, 600_000, Access::ALL);
+    for _ in 0..3 {
+        let error = client.put(window.key(), 0, &bytes(600_000, 1)).unwrap_err();
+        assert!(matches!(error, WindowError::TimedOut { after } if after == patience), "{error}");
+        let error = client.get(window.key(), 0, &mut [0; 100]).unwrap_err();
+        assert!(matches!(error, WindowError::TimedOut { .. }), "{error}");
+    }
+    // It goes on when the owner does.
+    let key = window.key().clone();
+    served(client, &owner, |client| {
+        let limit = Instant::now() + LONG;
+        while client.put(&key, 0, b"late").is_err() {
+            assert!(Instant::now() < limit);
+        }
+    });
+    assert_eq!(read(&window)[..4], *b"late");
+    Ok(())
+}
+
+fn a_failed_connection_returns_its_memory(fixture: &Fixture) -> Outcome {
+    let (client, owner) = pair(fixture);
+    let window = offer(&owner, 100, Access::ALL);
+    let key = window.key().clone();
+    drop(client);
+    owner.serve().unwrap();
+    let error = owner.put(&key, 0, b"x").unwrap_err();
+    assert!(matches!(error, WindowError::Key(_)), "{error}");
+    window.write(0, b"still here").unwrap();
+    drop(owner);
+    assert_eq!(window.revoke().bytes()[..10], *b"still here");
+    Ok(())
+}
+
+/// The bytes of a request, as `window::message` has them.
+fn raw(kind: u8, region: u32, generation: u32, ranges: &[(u64, u64)], numbers: [u64; 2]) -> Vec<u8> {
+    let mut bytes = vec![kind, 0, 0, 0];
+    bytes.extend(region.to_le_bytes());
+    bytes.extend(generation.to_le_bytes());
+    bytes.extend((ranges.len() as u32).to_le_bytes());
+    numbers.iter().for_each(|number| bytes.extend(number.to_le_bytes()));
+    for (offset, len) in ranges {
+        bytes.extend(offset.to_le_bytes());
+        bytes.extend(len.to_le_bytes());
+    }
+    bytes
+}
+
+/// A peer that sends its own messages, and tries regions, generations and ranges.
+fn a_peer_that_guesses_reaches_nothing(fixture: &Fixture) -> Outcome {
+    let (client, server) = fixture.streams();
+    let server = thread::spawn(move || Windows::over(server, &config()).unwrap());
+    let hostile = Mux::over(client, &MuxConfig::new()).unwrap();
+    hostile.send_one_way(raw(1, 1, 0, &[], [1, 99])).unwrap();
+    drop(hostile.next_request_within(LONG).unwrap());
+    let owner = server.join().unwrap();
+    let readable = offer(&owner, 101, Access::READ);
+    let revoked = offer(&owner, 101, Access::ALL);
+    let (region, generation) = (revoked.key().region(), revoked.key().generation());
+    let block = revoked.revoke();
+    let (of, at) = (readable.key().region(), readable.key().generation());
+    thread::scope(|scope| {
+        let serving = scope.spawn(|| owner.serve());
+        let status = |message: Vec<u8>| hostile.request_within(message, LONG).unwrap().wait().unwrap()[0];
+        assert_eq!(status(raw(4, of, at, &[(0, 101)], [0; 2])), 0, "it may read this");
+        for (region, generation, expected) in [
+            (region, generation, 1),
+            (region, 0, 2),
+            (region, generation + 1, 2),
+            (of, at + 1, 2),
+            (of, 0, 2),
+            (77, 1, 2),
+            (u32::MAX, u32::MAX, 2),
+        ] {
+            assert_eq!(status(raw(4, region, generation, &[(0, 1)], [0; 2])), expected);
+        }
+        for range in [(0, 102), (101, 1), (u64::MAX, 1), (u64::MAX - 99, 100)] {
+            assert_eq!(status(raw(4, of, at, &[range], [0; 2])), 3, "{range:?}");
+        }
+        let mut write = raw(2, of, at, &[(0, 1)], [0; 2]);
+        write.push(9);
+        assert_eq!(status(write), 4);
+        assert_eq!(status(raw(5, of, at, &[(0, 8)], [1, 0])), 4);
+        // What no side sends ends the connection.
+        let _ = hostile.request_within(raw(4, of, at, &[(0, u64::MAX), (0, 2)], [0; 2]), LONG);
+        let error = serving.join().unwrap().unwrap_err();
+        assert!(matches!(error, WindowError::Protocol { .. }), "{error}");
+    });
+    assert_eq!(read(&readable), [0; 101]);
+    assert_eq!(block.bytes()[..101], [0; 101]);
+    Ok(())
+}
+
+fn a_peer_without_windows_is_told(fixture: &Fixture) -> Outcome {
+    let (client, server) = fixture.streams();
+    let connecting = thread::spawn(move || Windows::over(client, &config()).map(drop).unwrap_err());
+    let other = Mux::over(server, &MuxConfig::new()).unwrap();
+    other.send_one_way(b"a message of something else").unwrap();
+    let error = connecting.join().unwrap();
+    assert_eq!(error.kind(), std::io::ErrorKind::InvalidData, "{error}");
+    drop(other);
+    let (client, server) = fixture.streams();
+    drop(server);
+    let error = Windows::over(client, &config()).map(drop).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::UnexpectedEof, "{error}");
+    Ok(())
+}
+
+/// One thread operates, so that each operation's effect is known.
+fn random_operations_do_what_a_model_does(fixture: &Fixture) -> Outcome {
+    const LEN: usize = 600_000;
+    let (client, owner) = pair(fixture);
+    let window = offer(&owner, LEN, Access::ALL);
+    let key = window.key().clone();
+    // The first multiple of 8, where a number may be.
+    let first = (8 - key.base() % 8) % 8;
+    served(client, &owner, |client| {
+        let (mut random, mut model) = (random(29), vec![0_u8; LEN]);
+        for step in 0..fixture.less(400) {
+            let len = below(&mut random, [10, 1000, 300_000][step % 3]);
+            let at = below(&mut random, LEN - len);
+            let number = first + 8 * below(&mut random, LEN / 8 - 1) as u64;
+            let place = number as usize..number as usize + 8;
+            let old = u64::from_ne_bytes(model[place.clone()].try_into().unwrap());
+            match below(&mut random, 4) {
+                0 => {
+                    let sent = bytes(len, step as u64);
+                    client.put(&key, at as u64, &sent).unwrap();
+                    model[at..at + len].copy_from_slice(&sent);
+                }
+                1 => {
+                    let mut got = vec![0; len];
+                    client.get(&key, at as u64, &mut got).unwrap();
+                    assert!(got == model[at..at + len], "step {step}");
+                }
+                2 => {
+                    assert_eq!(client.fetch_add(&key, number, u64::MAX / 3).unwrap(), old);
+                    model[place].copy_from_slice(&old.wrapping_add(u64::MAX / 3).to_ne_bytes());
+                }
+                _ => {
+                    let expected = if step % 2 == 0 { old } else { !old };
+                    assert_eq!(client.compare_swap(&key, number, expected, 7).unwrap(), old);
+                    if expected == old {
+                        model[place].copy_from_slice(&7_u64.to_ne_bytes());
+                    }
+                }
+            }
+        }
+        assert!(read(&window) == model);
+    });
+    Ok(())
+}
