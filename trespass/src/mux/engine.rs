@@ -130,6 +130,11 @@ impl Engine {
         self.in_flight
     }
 
+    /// The number of the next request of this side.
+    pub(super) fn next_number(&self) -> u64 {
+        self.next_id
+    }
+
     pub(super) fn stats(&self) -> MuxStats {
         MuxStats { in_flight: self.in_flight, serving: self.peer_requests.len() as u32, ..self.stats }
     }

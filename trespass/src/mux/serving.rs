@@ -63,6 +63,19 @@ impl Mux<Stream> {
         }
     }
 
+    /// The number of the next request.
+    pub(crate) fn next_number(&self) -> u64 {
+        self.shared.core.with(|state| state.engine.next_number())
+    }
+
+    /// Waits until the peer has answered or ended all requests before this number.
+    pub(crate) fn flush_or_serve(&self, before: u64, until: Until) -> Result<FoundFirst<()>, MuxError> {
+        self.first(until, &mut |state| match &state.failure {
+            Some(failure) => Some(Err(failure.clone())),
+            None => state.engine.has_answers_before(before).then_some(Ok(())),
+        })
+    }
+
     fn first<T>(
         &self,
         until: Until,

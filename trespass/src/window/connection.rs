@@ -1,6 +1,5 @@
 //! A connection whose sides offer windows to each other.
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::net::ToSocketAddrs;
@@ -13,6 +12,7 @@ use super::key::{Access, WindowKey};
 use super::message::{self, Identity, Operation, Status, WindowRange, WindowRequest};
 use super::offered::Window;
 use super::owner::WindowTable;
+use super::pending::{PendingGet, PendingPut, Transfer};
 use super::pieces::{Piece, Pieces};
 use super::{Notification, WindowConfig};
 use crate::mux::{Arrived, FoundFirst, Mux, MuxConfig, MuxError, PendingAnswer, Request};
@@ -20,10 +20,11 @@ use crate::pool::{Block, Pool};
 use crate::session::readiness::Until;
 use crate::{Stream, Transport};
 
-/// The messages of one operation that are under way at a time.
-const DEPTH: usize = 16;
 /// The requests that the peer may have under way.
-const MOST_REQUESTS: u32 = 256;
+const MOST_REQUESTS: u32 = 128;
+/// The bytes of each of them, or of its answer, that wait for a call: all, so that an answer that the
+/// program has not taken yet holds up no other.
+const MUX_WINDOW: usize = 2 * message::MOST_BYTES;
 
 /// A connection over which both sides offer windows, and reach those of the other.
 ///
@@ -44,7 +45,7 @@ pub(super) struct Shared {
 
 /// The time of one operation.
 #[derive(Clone, Copy)]
-struct OperationTime {
+pub(super) struct OperationTime {
     after: Option<Duration>,
     until: Until,
 }
@@ -95,7 +96,8 @@ impl Windows {
     /// [`operation_timeout`](WindowConfig::operation_timeout).
     pub fn over(stream: Stream, config: &WindowConfig) -> io::Result<Self> {
         let own = identity()?;
-        let limits = MuxConfig::new().max_requests(MOST_REQUESTS).max_message(message::MOST_MESSAGE);
+        let limits = MuxConfig::new().max_requests(MOST_REQUESTS).window(MUX_WINDOW);
+        let limits = limits.max_message(message::MOST_MESSAGE);
         let shared = Shared {
             mux: Mux::over(stream, &limits)?,
             own,
@@ -284,6 +286,37 @@ impl Windows {
         self.0.put_notify(key, offset, bytes, number)
     }
 
+    /// Begins a put of at most 4 MiB, which [`PendingPut::wait`] ends. Several may be under way, and are
+    /// performed in any order. The bytes are copied.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`put`](Self::put), and [`TooLong`](WindowError::TooLong).
+    pub fn start_put(&self, key: &WindowKey, offset: u64, bytes: &[u8]) -> Result<PendingPut, WindowError> {
+        PendingPut::begin(self, key, offset, bytes)
+    }
+
+    /// Begins a get of at most 4 MiB, which [`PendingGet::wait`] ends. Several may be under way, and are
+    /// performed in any order.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`get`](Self::get), and [`TooLong`](WindowError::TooLong).
+    pub fn start_get(&self, key: &WindowKey, offset: u64, len: usize) -> Result<PendingGet, WindowError> {
+        PendingGet::begin(self, key, offset, len)
+    }
+
+    /// Waits until the owner has performed, or refused, each operation of this side that was begun
+    /// before, by any thread. Those that were given up count, too.
+    ///
+    /// # Errors
+    ///
+    /// The connection has failed, or [`TimedOut`](WindowError::TimedOut).
+    pub fn flush(&self) -> Result<(), WindowError> {
+        let (time, before) = (self.0.time(), self.0.mux.next_number());
+        self.0.serve_until(time, &mut || self.0.mux.flush_or_serve(before, time.until))
+    }
+
     /// Waits for the next notification of the peer. It performs the peer's operations while it waits.
     ///
     /// # Errors
@@ -345,65 +378,49 @@ impl Shared {
         Ok(())
     }
 
-    fn time(&self) -> OperationTime {
+    pub(super) fn time(&self) -> OperationTime {
         OperationTime::after(self.operation_timeout)
     }
 
     fn put(&self, key: &WindowKey, pieces: Pieces<'_>, bytes: &[u8]) -> Result<(), WindowError> {
-        self.check(key, Access::WRITE)?;
-        pieces.check(key)?;
-        let send = |piece: &Piece| {
-            let request = piece.request(key, Operation::Put);
-            let mut message = request.encode(piece.bytes.len());
-            message.extend_from_slice(&bytes[piece.bytes.clone()]);
-            (request, message)
-        };
-        self.transfer(key, pieces, send, |_, _| Ok(()))
+        let mut pieces = pieces;
+        let mut transfer = self.transfer(key, Operation::Put, &pieces)?;
+        loop {
+            let next = if transfer.has_room() { pieces.next() } else { None };
+            if let Some(piece) = next {
+                let bytes = &bytes[piece.bytes.clone()];
+                transfer.begin(self, piece, bytes)?;
+            } else if transfer.end(self)?.is_none() {
+                return Ok(());
+            }
+        }
     }
 
     fn get(&self, key: &WindowKey, pieces: Pieces<'_>, into: &mut [u8]) -> Result<(), WindowError> {
-        self.check(key, Access::READ)?;
-        pieces.check(key)?;
-        let send = |piece: &Piece| {
-            let request = piece.request(key, Operation::Get);
-            let message = request.encode(0);
-            (request, message)
-        };
-        self.transfer(key, pieces, send, |piece, bytes| {
-            let place = &mut into[piece.bytes.clone()];
-            if bytes.len() != place.len() {
-                return Err(WindowError::Protocol { what: "an answer with other bytes than were asked for" });
-            }
-            place.copy_from_slice(bytes);
-            Ok(())
-        })
-    }
-
-    /// Performs an operation in pieces, several at a time. `take` gets the bytes of each answer.
-    fn transfer(
-        &self,
-        key: &WindowKey,
-        pieces: Pieces<'_>,
-        send: impl Fn(&Piece) -> (WindowRequest, Vec<u8>),
-        mut take: impl FnMut(&Piece, &[u8]) -> Result<(), WindowError>,
-    ) -> Result<(), WindowError> {
-        let (time, mut pieces) = (self.time(), pieces);
-        let mut under_way: VecDeque<(Piece, WindowRequest, PendingAnswer)> = VecDeque::new();
+        let mut pieces = pieces;
+        let mut transfer = self.transfer(key, Operation::Get, &pieces)?;
         loop {
-            let next = if under_way.len() < DEPTH { pieces.next() } else { None };
+            let next = if transfer.has_room() { pieces.next() } else { None };
             if let Some(piece) = next {
-                let (request, message) = send(&piece);
-                let pending = self.begin(message, time)?;
-                under_way.push_back((piece, request, pending));
-            } else if let Some((piece, request, pending)) = under_way.pop_front() {
-                let answer = self.answer(pending, time)?;
-                let (status, bytes) = Status::decode(&answer)?;
-                status.result(key, &request)?;
-                take(&piece, bytes)?;
+                transfer.begin(self, piece, &[])?;
+            } else if let Some(answered) = transfer.end(self)? {
+                answered.copy(into);
             } else {
                 return Ok(());
             }
         }
+    }
+
+    /// Begins an operation that may be performed with this key.
+    pub(super) fn transfer(
+        &self,
+        key: &WindowKey,
+        operation: Operation,
+        pieces: &Pieces<'_>,
+    ) -> Result<Transfer, WindowError> {
+        self.check(key, operation.needs())?;
+        pieces.check(key)?;
+        Ok(Transfer::new(key, operation, self.time()))
     }
 
     fn atomic(&self, key: &WindowKey, operation: Operation, offset: u64) -> Result<u64, WindowError> {
@@ -443,12 +460,12 @@ impl Shared {
         Status::decode(&answer)?.0.result(key, &request)
     }
 
-    fn begin(&self, message: Vec<u8>, time: OperationTime) -> Result<PendingAnswer, WindowError> {
+    pub(super) fn begin(&self, message: Vec<u8>, time: OperationTime) -> Result<PendingAnswer, WindowError> {
         let mut bytes = Some(message.into());
         self.serve_until(time, &mut || self.mux.request_or_serve(&mut bytes, time.until))
     }
 
-    fn answer(&self, pending: PendingAnswer, time: OperationTime) -> Result<Vec<u8>, WindowError> {
+    pub(super) fn answer(&self, pending: PendingAnswer, time: OperationTime) -> Result<Vec<u8>, WindowError> {
         let mut pending = pending;
         self.serve_until(time, &mut || self.mux.answer_or_serve(&mut pending, time.until))
     }

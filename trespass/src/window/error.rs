@@ -116,6 +116,14 @@ pub enum WindowError {
         /// The bytes of the buffer.
         bytes: u64,
     },
+    /// An operation that does not wait is longer than it may be.
+    #[error("{len} bytes in an operation that does not wait: begin several of at most {most} bytes")]
+    TooLong {
+        /// The length of the operation.
+        len: usize,
+        /// The longest one.
+        most: usize,
+    },
     /// The owner's program takes no notifications.
     #[error("the owner has {waiting} notifications that its program has not taken: try again later")]
     Notifications {
@@ -162,7 +170,7 @@ impl WindowError {
     pub fn kind(&self) -> io::ErrorKind {
         match self {
             Self::Key(_) | Self::Range { .. } | Self::Misaligned { .. } => io::ErrorKind::InvalidInput,
-            Self::Pieces { .. } | Self::Length { .. } => io::ErrorKind::InvalidInput,
+            Self::Pieces { .. } | Self::Length { .. } | Self::TooLong { .. } => io::ErrorKind::InvalidInput,
             Self::Revoked { .. } | Self::Unknown { .. } => io::ErrorKind::NotFound,
             Self::Access { .. } => io::ErrorKind::PermissionDenied,
             Self::Notifications { .. } | Self::TooMany { .. } => io::ErrorKind::ResourceBusy,

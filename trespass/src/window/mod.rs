@@ -82,7 +82,9 @@ mod memory;
 mod message;
 mod offered;
 mod owner;
+mod pending;
 mod pieces;
+mod reader;
 
 use std::time::Duration;
 
@@ -90,6 +92,8 @@ pub use connection::Windows;
 pub use error::{KeyError, WindowError};
 pub use key::{Access, WindowKey};
 pub use offered::{Protection, Window};
+pub use pending::{PendingGet, PendingPut};
+pub use reader::{ReaderConfig, ReaderStats, WindowReader};
 
 /// The peer's [`put_notify`](Windows::put_notify), after its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

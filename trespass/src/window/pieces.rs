@@ -75,6 +75,12 @@ impl<'a> Pieces<'a> {
         Ok(Self { ranges: RangeList::Listed(ranges), rest: None, done: 0 })
     }
 
+    /// One range.
+    pub(super) fn of_one(offset: u64, len: usize) -> Self {
+        let ranges = RangeList::Strided { offset, stride: 0, len: len as u64, count: 1 };
+        Self { ranges, rest: None, done: 0 }
+    }
+
     /// Ranges of `len` bytes that are `stride` apart, as many as the buffer has bytes for.
     pub(super) fn of_stride(offset: u64, stride: u64, len: usize, bytes: usize) -> Result<Self, WindowError> {
         if len == 0 || !bytes.is_multiple_of(len) {

@@ -1,5 +1,6 @@
 //! Memory that a peer reads and writes.
 
+use std::io::{Read, Seek, SeekFrom};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -7,7 +8,9 @@ use std::time::{Duration, Instant};
 
 use test_harness::{Outcome, cases, fill};
 use trespass::mux::{Mux, MuxConfig};
-use trespass::window::{Access, KeyError, Window, WindowConfig, WindowError, WindowKey, Windows};
+use trespass::window::{
+    Access, KeyError, ReaderConfig, Window, WindowConfig, WindowError, WindowKey, WindowReader, Windows,
+};
 
 use super::fixture::{Fixture, LONG, below, random};
 
@@ -18,7 +21,8 @@ pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
         a_key_of_another_connection_is_refused, a_lifetime_ends_for_the_peer,
         an_owner_that_makes_no_calls_is_not_waited_for, a_failed_connection_returns_its_memory,
         a_peer_that_guesses_reaches_nothing, a_peer_without_windows_is_told,
-        random_operations_do_what_a_model_does);
+        random_operations_do_what_a_model_does, operations_are_under_way_together,
+        a_reader_reads_like_a_file, a_reader_reads_ahead, a_reader_stops_ahead_while_the_pool_is_full);
 }
 
 fn config() -> WindowConfig {
@@ -489,6 +493,137 @@ fn random_operations_do_what_a_model_does(fixture: &Fixture) -> Outcome {
             }
         }
         assert!(read(&window) == model);
+    });
+    Ok(())
+}
+
+fn operations_are_under_way_together(fixture: &Fixture) -> Outcome {
+    const PART: usize = 10_000;
+    let (client, owner) = pair(fixture);
+    let window = offer(&owner, 40 * PART, Access::ALL);
+    let key = window.key().clone();
+    served(client, &owner, |client| {
+        let puts: Vec<_> = (0..40)
+            .map(|at| client.start_put(&key, (at * PART) as u64, &bytes(PART, at as u64)).unwrap())
+            .collect();
+        client.flush().unwrap();
+        assert!(puts.iter().all(trespass::window::PendingPut::is_performed));
+        // The owner has them before anybody waits for their ends.
+        let mut found = read(&window);
+        for at in 0..40 {
+            assert!(found[at * PART..(at + 1) * PART] == bytes(PART, at as u64), "put {at}");
+        }
+        puts.into_iter().rev().for_each(|put| put.wait().unwrap());
+        let gets: Vec<_> =
+            (0..40).map(|at| client.start_get(&key, (at * PART) as u64, PART).unwrap()).collect();
+        for (at, get) in gets.into_iter().enumerate().rev() {
+            found[..PART].copy_from_slice(&get.wait().unwrap());
+            assert!(found[..PART] == bytes(PART, at as u64), "get {at}");
+        }
+        // A dropped one is given up, and the connection goes on.
+        drop(client.start_get(&key, 0, 40 * PART).unwrap());
+        client.flush().unwrap();
+        let error = client.start_get(&key, 0, (4 << 20) + 1).unwrap_err();
+        assert!(matches!(error, WindowError::TooLong { most, .. } if most == 4 << 20), "{error}");
+        let error = client.start_put(&key, 40 * PART as u64, b"x").unwrap_err();
+        assert!(matches!(error, WindowError::Range { .. }), "{error}");
+    });
+    Ok(())
+}
+
+/// The contents of a file, offered for reading.
+fn file(owner: &Windows, len: usize) -> (Window, Vec<u8>) {
+    let content = bytes(len, 77);
+    let block = owner.pool().adopt(content.clone());
+    (owner.offer(block, len, Access::READ, None).map_err(|(error, _)| error).unwrap(), content)
+}
+
+fn a_reader_reads_like_a_file(fixture: &Fixture) -> Outcome {
+    let (client, owner) = pair(fixture);
+    let (window, content) = file(&owner, fixture.less(3_000_000));
+    let key = window.key().clone();
+    served(client, &owner, |client| {
+        for config in [
+            ReaderConfig::new(),
+            ReaderConfig::new().part(100_000).prefetch_parts(3),
+            ReaderConfig::new().part(70_001).prefetch_parts(0),
+            ReaderConfig::new().part(500_000).prefetch_parts(1).whole_below(u64::MAX),
+        ] {
+            let mut reader = WindowReader::new(client, key.clone(), &config).unwrap();
+            let mut all = Vec::new();
+            assert_eq!(reader.read_to_end(&mut all).unwrap(), content.len());
+            assert!(all == content, "{reader:?}");
+            reader.rewind().unwrap();
+            let (mut model, mut random) = (std::io::Cursor::new(&content), random(5));
+            for _ in 0..fixture.less(60) {
+                let to = match below(&mut random, 4) {
+                    0 => SeekFrom::Start(below(&mut random, content.len() + 10) as u64),
+                    1 => SeekFrom::End(-(below(&mut random, content.len()) as i64)),
+                    _ => SeekFrom::Current(below(&mut random, 100_000) as i64 - 50_000),
+                };
+                assert_eq!(reader.seek(to).ok(), model.seek(to).ok(), "{to:?}");
+                let len = below(&mut random, 200_000);
+                let (mut got, mut expected) = (Vec::new(), Vec::new());
+                reader.by_ref().take(len as u64).read_to_end(&mut got).unwrap();
+                model.by_ref().take(len as u64).read_to_end(&mut expected).unwrap();
+                assert!(got == expected, "{len} bytes after {to:?}: {reader:?}");
+            }
+        }
+        let refused =
+            WindowReader::new(client, offer(&owner, 10, Access::WRITE).key().clone(), &ReaderConfig::new());
+        assert!(matches!(refused, Err(WindowError::Access { .. })));
+    });
+    Ok(())
+}
+
+fn a_reader_reads_ahead(fixture: &Fixture) -> Outcome {
+    let (client, owner) = pair(fixture);
+    let (window, content) = file(&owner, 100_000);
+    let key = window.key().clone();
+    served(client, &owner, |client| {
+        let of_parts = ReaderConfig::new().part(10_000);
+        let counts = |config: &ReaderConfig, len: usize| {
+            let mut reader = WindowReader::new(client, key.clone(), config).unwrap();
+            reader.read_exact(&mut vec![0; len]).unwrap();
+            let stats = reader.stats();
+            (stats.parts, stats.ahead, stats.unused)
+        };
+        assert_eq!(counts(&of_parts.clone().prefetch_parts(0), 100_000), (10, 0, 0));
+        assert_eq!(counts(&of_parts.clone().prefetch_parts(3), 1), (4, 3, 0));
+        assert_eq!(counts(&of_parts.clone().prefetch_parts(3), 100_000), (10, 9, 0));
+        assert_eq!(counts(&of_parts.clone().prefetch_parts(1).whole_below(100_000), 1), (10, 9, 0));
+        assert_eq!(counts(&of_parts.clone().prefetch_parts(1).whole_below(99_999), 1), (2, 1, 0));
+        let mut reader = WindowReader::new(client, key.clone(), &of_parts).unwrap();
+        reader.read_exact(&mut [0]).unwrap();
+        reader.seek(SeekFrom::Start(95_000)).unwrap();
+        let mut end = Vec::new();
+        reader.read_to_end(&mut end).unwrap();
+        assert!(end == content[95_000..]);
+        assert_eq!((reader.stats().parts, reader.stats().unused), (10, 8), "{reader:?}");
+    });
+    Ok(())
+}
+
+fn a_reader_stops_ahead_while_the_pool_is_full(fixture: &Fixture) -> Outcome {
+    let (client, owner) = pair(fixture);
+    let (window, content) = file(&owner, 100_000);
+    let key = window.key().clone();
+    served(client, &owner, |client| {
+        let mut held = Vec::new();
+        while let Some(block) = client.pool().take(64 << 10) {
+            held.push(block);
+        }
+        let config = ReaderConfig::new().part(60_000);
+        let mut reader = WindowReader::new(client, key, &config).unwrap();
+        let mut all = Vec::new();
+        reader.read_to_end(&mut all).unwrap();
+        assert!(all == content);
+        assert!(reader.stats().pool_full > 0, "{reader:?}");
+        drop(held);
+        reader.rewind().unwrap();
+        let full = reader.stats().pool_full;
+        reader.read_exact(&mut all).unwrap();
+        assert!(all == content && reader.stats().pool_full == full, "{reader:?}");
     });
     Ok(())
 }

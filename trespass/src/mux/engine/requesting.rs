@@ -108,6 +108,15 @@ impl Engine {
         self.own_requests.get(&id).is_none_or(|request| request.ending.is_some() || request.answers.has_any())
     }
 
+    /// Whether the peer has answered or ended all requests before this number. One that was given up
+    /// counts until the peer has ended it.
+    pub(in super::super) fn has_answers_before(&self, id: u64) -> bool {
+        let is_open = |(at, request): (&u64, &OwnRequest)| {
+            *at < id && request.ending.is_none() && (request.is_cancelled || !request.answers.has_any())
+        };
+        !self.own_requests.iter().any(is_open)
+    }
+
     /// The same for one that waits for a whole answer.
     pub(in super::super) fn must_take_answer(&self, id: u64) -> bool {
         self.own_requests.get(&id).is_none_or(|request| {
