@@ -178,6 +178,36 @@ fn copy_files(variables: &[(&str, &str)], ending: &str) {
 }
 
 #[test]
+fn a_file_read_by_its_window_is_the_file() {
+    for (variables, ending) in [(&TCP[..], "over TCP\n"), (&BY_DEVICE, "over RDMA\n")] {
+        read_files(variables, ending);
+    }
+}
+
+fn read_files(variables: &[(&str, &str)], ending: &str) {
+    let folder = std::env::temp_dir().join(format!("trespass-window-files-{}", std::process::id()));
+    fs::create_dir(&folder).unwrap();
+    let (name, to) = ("from", folder.join("to"));
+    let bytes: Vec<u8> = (0..5_000_001_u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    fs::write(folder.join(name), &bytes).unwrap();
+    let arguments = ["serve", "127.0.0.1:0", folder.to_str().unwrap()];
+    let (_server, addr) = server_in("window_files", &arguments, variables);
+    let read = |arguments: &[&str]| {
+        let arguments = [&["read", &addr][..], arguments].concat();
+        run_with(&example("window_files").unwrap(), &arguments, variables).unwrap()
+    };
+    let text = read(&[name, "--to", to.to_str().unwrap()]).ok().unwrap();
+    assert!(text.starts_with("8 parts ahead: 5000001 bytes in ") && text.ends_with(ending), "{text}");
+    assert!(fs::read(&to).unwrap() == bytes);
+    let text = read(&[name, "--parts", "1,16", "--part", "100000"]).ok().unwrap();
+    assert_eq!(text.matches(", 50 of 51 parts ahead, ").count(), 2, "{text}");
+    for outside in ["../from", "/etc/passwd", "none"] {
+        assert!(!read(&[outside]).error(1).unwrap().is_empty(), "{outside}");
+    }
+    fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
 fn an_error_takes_one_line() {
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     for name in ["hello", "echo"] {

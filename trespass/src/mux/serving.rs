@@ -13,7 +13,7 @@ pub(crate) enum FoundFirst<T> {
     Own(T),
     /// A request of the peer, which the caller performs before it waits again.
     Request(Request),
-    /// The time is over.
+    /// Nothing, and the deadline has passed.
     TimeOver,
 }
 

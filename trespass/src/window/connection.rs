@@ -273,7 +273,7 @@ impl Windows {
     ///
     /// # Errors
     ///
-    /// Those of [`put`](Self::put), and [`Notifications`](WindowError::Notifications). After
+    /// Those of [`put`](Self::put), and [`Full`](WindowError::Full). After
     /// [`TimedOut`](WindowError::TimedOut) and [`Connection`](WindowError::Connection) it is not known
     /// whether the owner was told.
     pub fn put_notify(
@@ -334,6 +334,38 @@ impl Windows {
     /// [`TimedOut`](WindowError::TimedOut).
     pub fn next_notification_within(&self, time: Duration) -> Result<Notification, WindowError> {
         self.0.wait(OperationTime::after(Some(time)), &mut |_| self.0.table.next_notification())
+    }
+
+    /// Sends the peer's program a message of at most 64 KiB, for example a key. When it returns, the
+    /// message waits for [`next_message`](Self::next_message) there.
+    ///
+    /// # Errors
+    ///
+    /// [`TooLong`](WindowError::TooLong), [`Full`](WindowError::Full),
+    /// [`TimedOut`](WindowError::TimedOut), or the connection has failed.
+    pub fn send_message(&self, message: &[u8]) -> Result<(), WindowError> {
+        if message.len() > message::MOST_TEXT {
+            return Err(WindowError::TooLong { len: message.len(), most: message::MOST_TEXT });
+        }
+        self.0.request(&WindowRequest::message(), message, None).map(drop)
+    }
+
+    /// Waits for the next message of the peer. It performs the peer's operations while it waits.
+    ///
+    /// # Errors
+    ///
+    /// The connection has failed, or the peer has closed it.
+    pub fn next_message(&self) -> Result<Vec<u8>, WindowError> {
+        self.0.wait(OperationTime::after(None), &mut |_| self.0.table.next_message())
+    }
+
+    /// The same for at most this time.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`next_message`](Self::next_message), and [`TimedOut`](WindowError::TimedOut).
+    pub fn next_message_within(&self, time: Duration) -> Result<Vec<u8>, WindowError> {
+        self.0.wait(OperationTime::after(Some(time)), &mut |_| self.0.table.next_message())
     }
 
     /// Performs the peer's operations until the peer closes the connection.
@@ -451,13 +483,22 @@ impl Shared {
         range: WindowRange,
         bytes: &[u8],
     ) -> Result<u64, WindowError> {
-        let (time, piece) = (self.time(), Piece { ranges: vec![range], bytes: 0..bytes.len() });
-        let request = piece.request(key, operation);
-        let mut message = request.encode(bytes.len());
+        let piece = Piece { ranges: vec![range], bytes: 0..bytes.len() };
+        self.request(&piece.request(key, operation), bytes, Some(key))
+    }
+
+    /// Sends a request, and waits for its answer. Returns what an atomic operation has found.
+    fn request(
+        &self,
+        request: &WindowRequest,
+        bytes: &[u8],
+        key: Option<&WindowKey>,
+    ) -> Result<u64, WindowError> {
+        let (time, mut message) = (self.time(), request.encode(bytes.len()));
         message.extend_from_slice(bytes);
         let pending = self.begin(message, time)?;
         let answer = self.answer(pending, time)?;
-        Status::decode(&answer)?.0.result(key, &request)
+        Status::decode(&answer)?.0.result(key, request)
     }
 
     pub(super) fn begin(&self, message: Vec<u8>, time: OperationTime) -> Result<PendingAnswer, WindowError> {
@@ -531,7 +572,10 @@ impl Shared {
             return Err(WindowError::Protocol { what: "a request before the hello" });
         }
         let mut answer = vec![0; message::ANSWER];
-        let status = self.table.perform(&asked, bytes, &mut answer, Instant::now());
+        let status = match asked.operation {
+            Operation::Message => self.table.keep_message(bytes),
+            _ => self.table.perform(&asked, bytes, &mut answer, Instant::now()),
+        };
         answer[..message::ANSWER].copy_from_slice(&status.encode());
         match request.answer(answer) {
             Ok(()) | Err(MuxError::Cancelled) => Ok(()),

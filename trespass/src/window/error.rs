@@ -116,18 +116,21 @@ pub enum WindowError {
         /// The bytes of the buffer.
         bytes: u64,
     },
-    /// An operation that does not wait is longer than it may be.
-    #[error("{len} bytes in an operation that does not wait: begin several of at most {most} bytes")]
+    /// A message, or an operation that does not wait, is longer than it may be.
+    #[error("{len} bytes at once: at most {most} are allowed, so use several")]
     TooLong {
         /// The length of the operation.
         len: usize,
         /// The longest one.
         most: usize,
     },
-    /// The owner's program takes no notifications.
-    #[error("the owner has {waiting} notifications that its program has not taken: try again later")]
-    Notifications {
-        /// The notifications that wait.
+    /// The peer's program takes no notifications or messages.
+    #[error(
+        "the peer's program has not taken {waiting} notifications, or as many bytes of messages: try \
+         again later"
+    )]
+    Full {
+        /// The notifications that wait, or the bytes of messages.
         waiting: u64,
     },
     /// The time of the operation has passed. Whether it was performed is not known.
@@ -173,7 +176,7 @@ impl WindowError {
             Self::Pieces { .. } | Self::Length { .. } | Self::TooLong { .. } => io::ErrorKind::InvalidInput,
             Self::Revoked { .. } | Self::Unknown { .. } => io::ErrorKind::NotFound,
             Self::Access { .. } => io::ErrorKind::PermissionDenied,
-            Self::Notifications { .. } | Self::TooMany { .. } => io::ErrorKind::ResourceBusy,
+            Self::Full { .. } | Self::TooMany { .. } => io::ErrorKind::ResourceBusy,
             Self::TimedOut { .. } => io::ErrorKind::TimedOut,
             Self::Connection(error) => error.kind(),
             Self::Protocol { .. } => io::ErrorKind::InvalidData,

@@ -21,6 +21,8 @@ pub(super) const VERSION: u64 = 1;
 /// The most bytes of a put or get in one message, and the most ranges.
 pub(super) const MOST_BYTES: usize = 256 << 10;
 pub(super) const MOST_RANGES: usize = 1024;
+/// The most bytes of a message to the peer's program.
+pub(super) const MOST_TEXT: usize = 64 << 10;
 /// The longest message.
 pub(super) const MOST_MESSAGE: usize = REQUEST + MOST_RANGES * RANGE + MOST_BYTES;
 
@@ -45,6 +47,8 @@ pub(super) enum Operation {
         expected: u64,
         new: u64,
     },
+    /// Bytes for the peer's program, of no window.
+    Message,
 }
 
 /// A side of a connection: a process, and the number of the connection there.
@@ -74,7 +78,7 @@ impl Operation {
     /// What the window must be offered for.
     pub(super) fn needs(self) -> Access {
         match self {
-            Self::Hello { .. } => Access::default(),
+            Self::Hello { .. } | Self::Message => Access::default(),
             Self::Put | Self::PutNotify { .. } => Access::WRITE,
             Self::Get => Access::READ,
             Self::FetchAdd { .. } | Self::CompareSwap { .. } => Access::ATOMIC,
@@ -89,6 +93,7 @@ impl Operation {
             Self::Get => (4, 0, 0),
             Self::FetchAdd { add } => (5, add, 0),
             Self::CompareSwap { expected, new } => (6, expected, new),
+            Self::Message => (7, 0, 0),
         }
     }
 }
@@ -104,6 +109,11 @@ impl WindowRequest {
             generation,
             ranges: vec![],
         }
+    }
+
+    /// Bytes for the peer's program.
+    pub(super) fn message() -> Self {
+        Self { operation: Operation::Message, region: 0, generation: 0, ranges: vec![] }
     }
 
     /// A request with room for its bytes behind it.
@@ -141,6 +151,7 @@ impl WindowRequest {
             4 => Operation::Get,
             5 => Operation::FetchAdd { add: number },
             6 => Operation::CompareSwap { expected: number, new: other },
+            7 => Operation::Message,
             _ => return Err(wrong("an operation that this version does not know")),
         };
         if count > MOST_RANGES || rest.len() < count * RANGE {
@@ -165,6 +176,10 @@ impl WindowRequest {
         };
         let (wanted, what) = match self.operation {
             Operation::Hello { .. } => (0, "a hello with bytes behind it"),
+            Operation::Message if !self.ranges.is_empty() || bytes > MOST_TEXT => {
+                return Err("a message that is too long, or has ranges");
+            }
+            Operation::Message => return Ok(()),
             Operation::Put | Operation::PutNotify { .. } => {
                 (total, "a put with other bytes than its ranges have")
             }
@@ -195,8 +210,8 @@ pub(super) enum Status {
     },
     Access,
     Misaligned,
-    /// As many notifications wait for the owner's program.
-    Notifications {
+    /// As many notifications, or bytes of messages, wait for the owner's program.
+    Full {
         waiting: u64,
     },
 }
@@ -210,7 +225,7 @@ impl Status {
             Self::Range { index } => (3, index),
             Self::Access => (4, 0),
             Self::Misaligned => (5, 0),
-            Self::Notifications { waiting } => (6, waiting),
+            Self::Full { waiting } => (6, waiting),
         };
         let mut bytes = [0; ANSWER];
         bytes[0] = status;
@@ -231,15 +246,16 @@ impl Status {
             3 => Self::Range { index: number },
             4 => Self::Access,
             5 => Self::Misaligned,
-            6 => Self::Notifications { waiting: number },
+            6 => Self::Full { waiting: number },
             _ => return Err(wrong("a status that this version does not know")),
         };
         Ok((status, bytes))
     }
 
     /// The number of a request that was performed, or why it was not.
-    pub(super) fn result(self, key: &WindowKey, request: &WindowRequest) -> Result<u64, WindowError> {
-        let WindowKey { region, generation, .. } = *key;
+    pub(super) fn result(self, key: Option<&WindowKey>, request: &WindowRequest) -> Result<u64, WindowError> {
+        let (window, offered) = key.map_or((0, Access::default()), |key| (key.len, key.access));
+        let WindowRequest { region, generation, .. } = *request;
         let first = request.ranges.first().map_or(0, |range| range.offset);
         Err(match self {
             Self::Done { number } => return Ok(number),
@@ -249,11 +265,11 @@ impl Status {
                 let range = usize::try_from(index).ok().and_then(|index| request.ranges.get(index));
                 let WindowRange { offset, len } =
                     range.copied().unwrap_or(WindowRange { offset: first, len: 0 });
-                WindowError::Range { offset, len, window: key.len }
+                WindowError::Range { offset, len, window }
             }
-            Self::Access => WindowError::Access { offered: key.access, needed: request.operation.needs() },
+            Self::Access => WindowError::Access { offered, needed: request.operation.needs() },
             Self::Misaligned => WindowError::Misaligned { offset: first },
-            Self::Notifications { waiting } => WindowError::Notifications { waiting },
+            Self::Full { waiting } => WindowError::Full { waiting },
         })
     }
 }
@@ -294,7 +310,7 @@ pub(super) mod tests {
             Status::Range { index: 3 },
             Status::Access,
             Status::Misaligned,
-            Status::Notifications { waiting: 5 },
+            Status::Full { waiting: 5 },
         ] {
             assert_eq!(Status::decode(&status.encode()).unwrap(), (status, &b""[..]));
         }
@@ -315,12 +331,14 @@ pub(super) mod tests {
             (Operation::FetchAdd { add: 1 }, &[(0, 4)], 0),
             (Operation::FetchAdd { add: 1 }, &[(0, 4), (8, 4)], 0),
             (Operation::CompareSwap { expected: 0, new: 1 }, &[(0, 8)], 1),
+            (Operation::Message, &[(0, 1)], 1),
+            (Operation::Message, &[], MOST_TEXT + 1),
         ] {
             let error = refused(request(operation, ranges), bytes);
             assert!(error.starts_with("the peer breaks the protocol"), "{operation:?}: {error}");
         }
         let mut unknown = request(Operation::Put, &[]).encode(0);
-        unknown[0] = 7;
+        unknown[0] = 8;
         assert!(WindowRequest::decode(&unknown).is_err());
         let mut many = request(Operation::Get, &[]).encode(0);
         many[12..16].copy_from_slice(&u32::MAX.to_le_bytes());
@@ -333,7 +351,7 @@ pub(super) mod tests {
             let _ = WindowRequest::decode(&bytes);
             let _ = Status::decode(&bytes);
             if bytes.len() >= REQUEST {
-                bytes[0] = 1 + bytes[0] % 6;
+                bytes[0] = 1 + bytes[0] % 7;
                 bytes[12] %= 4;
                 bytes[13..16].fill(0);
                 let _ = WindowRequest::decode(&bytes);

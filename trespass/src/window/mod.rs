@@ -50,16 +50,26 @@
 //!   (`windows::bytes_go_there_and_back`).
 //! - Operations of several threads are performed in any order. Those of up to 256 KiB in one range
 //!   exclude each other (`windows::threads_share_a_connection`).
+//! - [`Windows::start_put`] and [`Windows::start_get`] begin operations that are under way together, in
+//!   any order. [`Windows::flush`] waits for all of them
+//!   (`windows::operations_are_under_way_together`).
 //! - [`Windows::put_notify`] notifies the owner's program after the bytes
 //!   (`windows::notifications_come_after_their_bytes`).
 //! - Atomic operations on a window are performed by the owner's processor, and are atomic among all
 //!   that this module performs on it (`windows::atomics_lose_no_count`).
 //!
+//! # Keys and files
+//!
+//! [`Windows::send_message`] sends a key, or a few other bytes, over the same connection
+//! (`windows::messages_carry_keys`). [`WindowReader`] reads a window like a file, some parts ahead,
+//! into blocks of the pool (`windows::a_reader_reads_ahead`). The example `window_files` serves the
+//! files of a folder.
+//!
 //! # What a peer can reach
 //!
 //! - A peer reaches the bytes of a window by the operations that it was offered for, and no others
 //!   (`window::owner::tests::only_what_was_offered_is_allowed`,
-//!   `windows::what_was_not_offered_is_refused`).
+//!   `windows::other_operations_and_ranges_are_refused`).
 //! - A key serves one connection. A key of another process or an earlier connection is refused before
 //!   anything is sent (`windows::a_key_of_another_connection_is_refused`).
 //! - After [`Window::revoke`] no operation reaches the memory. A key of a revoked window fails with

@@ -15,6 +15,10 @@ use crate::pool::Block;
 const MOST_WINDOWS: usize = 1 << 16;
 /// The most notifications that wait for the program.
 pub(super) const MOST_NOTIFICATIONS: usize = 4096;
+/// The bytes of messages that wait for the program. Each message counts some more.
+const MOST_WAITING: usize = 1 << 20;
+/// What a message counts in addition to its bytes.
+const MESSAGE_COST: usize = 64;
 
 /// A window that the peer may reach.
 struct OfferedWindow {
@@ -35,6 +39,9 @@ struct TableState {
     slots: Vec<RegionSlot>,
     free: Vec<u32>,
     notifications: VecDeque<Notification>,
+    messages: VecDeque<Vec<u8>>,
+    /// What the messages count.
+    waiting: usize,
 }
 
 /// The windows that were offered over one connection. An operation of the peer holds the lock, so that
@@ -98,6 +105,24 @@ impl WindowTable {
         self.lock().notifications.pop_front()
     }
 
+    pub(super) fn next_message(&self) -> Option<Vec<u8>> {
+        let mut state = self.lock();
+        let message = state.messages.pop_front()?;
+        state.waiting -= message.len() + MESSAGE_COST;
+        Some(message)
+    }
+
+    /// Keeps a message for the program.
+    pub(super) fn keep_message(&self, bytes: &[u8]) -> Status {
+        let mut state = self.lock();
+        if state.waiting >= MOST_WAITING {
+            return Status::Full { waiting: state.waiting as u64 };
+        }
+        state.waiting += bytes.len() + MESSAGE_COST;
+        state.messages.push_back(bytes.to_vec());
+        Status::Done { number: 0 }
+    }
+
     /// Performs a request. `bytes` are those of a put; those of a get are appended to `answer`.
     pub(super) fn perform(
         &self,
@@ -116,7 +141,7 @@ impl WindowTable {
             return status;
         }
         if matches!(request.operation, Operation::PutNotify { .. }) && waiting >= MOST_NOTIFICATIONS {
-            return Status::Notifications { waiting: waiting as u64 };
+            return Status::Full { waiting: waiting as u64 };
         }
         let number = window.perform(request, bytes, answer);
         if let Operation::PutNotify { number } = request.operation {
@@ -176,7 +201,7 @@ impl OfferedWindow {
     fn perform(&mut self, request: &WindowRequest, bytes: &[u8], answer: &mut Vec<u8>) -> u64 {
         let first = request.ranges.first().map_or(0, |range| range.offset as usize);
         match request.operation {
-            Operation::Hello { .. } => {}
+            Operation::Hello { .. } | Operation::Message => {}
             Operation::Put | Operation::PutNotify { .. } => {
                 let mut rest = bytes;
                 for range in &request.ranges {
@@ -203,6 +228,8 @@ impl OfferedWindow {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::OnceLock;
+
     use proptest::prelude::*;
 
     use super::super::message::tests::request;
@@ -212,7 +239,8 @@ mod tests {
     const OWN: Identity = Identity { owner: 1, connection: 2 };
 
     fn block(len: usize) -> Block {
-        Pool::new(&PoolConfig::default()).unwrap().adopt(vec![0; len])
+        static POOL: OnceLock<Pool> = OnceLock::new();
+        POOL.get_or_init(|| Pool::new(&PoolConfig::default()).unwrap()).adopt(vec![0; len])
     }
 
     fn offered(table: &WindowTable, len: usize, access: Access) -> WindowKey {
@@ -353,10 +381,24 @@ mod tests {
             assert_eq!(notify(number), DONE);
         }
         let waiting = MOST_NOTIFICATIONS as u64;
-        assert_eq!(notify(9), Status::Notifications { waiting });
+        assert_eq!(notify(9), Status::Full { waiting });
         let first = table.next_notification().unwrap();
         assert_eq!((first.region, first.generation, first.number), (key.region, key.generation, 0));
         assert_eq!(notify(9), DONE);
+    }
+
+    #[test]
+    fn messages_wait_for_the_program_up_to_a_limit() {
+        let table = WindowTable::default();
+        let mut kept = 0_u64;
+        while table.keep_message(&[kept as u8; 1000]) == DONE {
+            kept += 1;
+        }
+        assert!((900..1100).contains(&kept), "{kept}");
+        assert_eq!(table.next_message().unwrap(), [0; 1000]);
+        assert_eq!(table.keep_message(b"again"), DONE);
+        let rest = std::iter::from_fn(|| table.next_message()).count() as u64;
+        assert_eq!((rest, table.lock().waiting), (kept, 0));
     }
 
     #[test]
@@ -371,7 +413,7 @@ mod tests {
 
     /// What a program or a peer does.
     #[derive(Clone, Debug)]
-    enum Step {
+    enum TableStep {
         Offer,
         Revoke(usize),
         /// A peer uses the key of this index, or one that it has changed.
@@ -382,11 +424,11 @@ mod tests {
         },
     }
 
-    fn steps() -> impl Strategy<Value = Vec<Step>> {
+    fn steps() -> impl Strategy<Value = Vec<TableStep>> {
         let step = prop_oneof![
-            Just(Step::Offer),
-            (0..20_usize).prop_map(Step::Revoke),
-            (0..20_usize, 0..3_u32, 0..3_u32).prop_map(|(key, region, generation)| Step::Use {
+            Just(TableStep::Offer),
+            (0..20_usize).prop_map(TableStep::Revoke),
+            (0..20_usize, 0..3_u32, 0..3_u32).prop_map(|(key, region, generation)| TableStep::Use {
                 key,
                 region,
                 generation
@@ -403,7 +445,7 @@ mod tests {
             let mut keys: Vec<(WindowKey, bool)> = Vec::new();
             for step in steps {
                 match step {
-                    Step::Offer => {
+                    TableStep::Offer => {
                         let mark = keys.len() as u8;
                         let key = offered(&table, 8, Access::READ);
                         table.with(&key, |memory| memory.write(0, &[mark; 8])).unwrap();
@@ -412,12 +454,12 @@ mod tests {
                         prop_assert!(!keys.iter().any(is_same));
                         keys.push((key, true));
                     }
-                    Step::Revoke(at) if at < keys.len() => {
+                    TableStep::Revoke(at) if at < keys.len() => {
                         let (key, offered) = &mut keys[at];
                         prop_assert_eq!(table.revoke(key).is_some(), *offered);
                         *offered = false;
                     }
-                    Step::Use { key: at, region, generation } if at < keys.len() => {
+                    TableStep::Use { key: at, region, generation } if at < keys.len() => {
                         let key = &keys[at].0;
                         let guess = WindowKey {
                             region: key.region.wrapping_add(region),
@@ -436,7 +478,7 @@ mod tests {
                             }
                         }
                     }
-                    Step::Revoke(_) | Step::Use { .. } => {}
+                    TableStep::Revoke(_) | TableStep::Use { .. } => {}
                 }
             }
         }

@@ -23,7 +23,7 @@ pub(super) struct Transfer {
     under_way: VecDeque<(Piece, WindowRequest, PendingAnswer)>,
 }
 
-/// The answer to a piece of a get.
+/// What the owner has sent for one message, and the place of its bytes.
 pub(super) struct AnsweredPiece {
     piece: Piece,
     answer: Vec<u8>,
@@ -61,7 +61,7 @@ impl Transfer {
         let Some((piece, request, pending)) = self.under_way.pop_front() else { return Ok(None) };
         let answer = shared.answer(pending, self.time)?;
         let (status, bytes) = Status::decode(&answer)?;
-        status.result(&self.key, &request)?;
+        status.result(Some(&self.key), &request)?;
         let expected = if self.operation == Operation::Get { piece.bytes.len() } else { 0 };
         if bytes.len() != expected {
             return Err(WindowError::Protocol { what: "an answer with other bytes than were asked for" });

@@ -17,11 +17,11 @@ use super::fixture::{Fixture, LONG, below, random};
 pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
     cases!(suite: bytes_go_there_and_back, ranges_are_scattered_and_gathered, atomics_lose_no_count,
         notifications_come_after_their_bytes, both_sides_operate_at_once, threads_share_a_connection,
-        what_was_not_offered_is_refused, a_revoked_window_is_reached_no_more,
+        other_operations_and_ranges_are_refused, a_revoked_window_is_reached_no_more,
         a_key_of_another_connection_is_refused, a_lifetime_ends_for_the_peer,
         an_owner_that_makes_no_calls_is_not_waited_for, a_failed_connection_returns_its_memory,
         a_peer_that_guesses_reaches_nothing, a_peer_without_windows_is_told,
-        random_operations_do_what_a_model_does, operations_are_under_way_together,
+        random_operations_do_what_a_model_does, operations_are_under_way_together, messages_carry_keys,
         a_reader_reads_like_a_file, a_reader_reads_ahead, a_reader_stops_ahead_while_the_pool_is_full);
 }
 
@@ -242,7 +242,7 @@ fn threads_share_a_connection(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
-fn what_was_not_offered_is_refused(fixture: &Fixture) -> Outcome {
+fn other_operations_and_ranges_are_refused(fixture: &Fixture) -> Outcome {
     let (client, owner) = pair(fixture);
     let readable = offer(&owner, 100, Access::READ);
     let writable = offer(&owner, 100, Access::WRITE);
@@ -625,5 +625,30 @@ fn a_reader_stops_ahead_while_the_pool_is_full(fixture: &Fixture) -> Outcome {
         reader.read_exact(&mut all).unwrap();
         assert!(all == content && reader.stats().pool_full == full, "{reader:?}");
     });
+    Ok(())
+}
+
+/// Each side gets its key of the other, and nothing else of it.
+fn messages_carry_keys(fixture: &Fixture) -> Outcome {
+    let (client, owner) = pair(fixture);
+    let serving = thread::spawn(move || {
+        let asked = owner.next_message_within(LONG).unwrap();
+        assert_eq!(asked, b"a window, please");
+        let window = offer(&owner, 100, Access::ALL);
+        owner.send_message(&window.key().to_bytes()).unwrap();
+        assert_eq!(owner.next_notification_within(LONG).unwrap().number, 1);
+        let over = owner.next_message_within(LONG).unwrap_err();
+        assert!(matches!(over, WindowError::Connection(_)), "{over}");
+        read(&window)
+    });
+    client.send_message(b"a window, please").unwrap();
+    let key = WindowKey::from_bytes(&client.next_message_within(LONG).unwrap()).unwrap();
+    client.put_notify(&key, 99, b"!", 1).unwrap();
+    let over = client.next_message_within(Duration::from_millis(1)).unwrap_err();
+    assert!(matches!(over, WindowError::TimedOut { .. }), "{over}");
+    let error = client.send_message(&[0; (64 << 10) + 1]).unwrap_err();
+    assert!(matches!(error, WindowError::TooLong { .. }), "{error}");
+    drop(client);
+    assert_eq!(serving.join().unwrap()[99], b'!');
     Ok(())
 }
