@@ -1,5 +1,6 @@
 //! The state machine of a connection's rails.
 
+mod devices;
 mod joining;
 pub(super) mod moving;
 
@@ -21,6 +22,8 @@ pub(crate) struct RailsSetup {
     ///
     /// [`DEVICES_MAX`]: crate::protocol::DEVICES_MAX
     pub(crate) rails: usize,
+    /// This side's devices, not fewer than rails.
+    pub(crate) own_devices: usize,
     /// An index of a device in a message must be below this.
     pub(crate) peer_devices: usize,
     /// The READs that a queue pair may have outstanding.
@@ -65,6 +68,8 @@ pub(crate) struct RailCounters {
     pub(crate) device_failures: u64,
     pub(crate) path_failures: u64,
     pub(crate) peer_failures: u64,
+    /// Rails that this side has stopped so that they get another device. They are no failures.
+    pub(crate) moves: u64,
     /// Frames and READs that were posted again over another rail.
     pub(crate) frames_repeated: u64,
     pub(crate) reads_repeated: u64,
@@ -84,6 +89,12 @@ pub(crate) struct Rails<B> {
     /// Messages to send, and the rail for those that must go over a certain one.
     messages: VecDeque<(Option<usize>, RailFrame)>,
     commands: VecDeque<RailCommand>,
+    /// Whether a rail shares its device of this side with one that came up before.
+    is_sharing: bool,
+    /// A bit for each device of this side whose port is active.
+    active: u8,
+    /// The time of the last `tick`.
+    ticked: Instant,
     has_begun_joining: bool,
     /// The connection ends, so that no rail is added.
     is_finishing: bool,
@@ -107,7 +118,7 @@ impl<B: Block> Rails<B> {
     pub(crate) fn new(setup: RailsSetup, first: u32, now: Instant) -> Self {
         let mut rails: Vec<_> = (0..setup.rails).map(|_| Rail::new(setup.backoff)).collect();
         rails[0].begin(1);
-        rails[0].state = RailState::Up;
+        (rails[0].state, rails[0].device) = (RailState::Up, Some(0));
         rails[0].backoff.came_up(now);
         Self {
             setup,
@@ -118,6 +129,9 @@ impl<B: Block> Rails<B> {
             probe_again: false,
             messages: VecDeque::new(),
             commands: VecDeque::new(),
+            is_sharing: false,
+            active: u8::MAX,
+            ticked: now,
             has_begun_joining: false,
             is_finishing: false,
             choices: 0,
@@ -218,9 +232,11 @@ impl<B: Block> Rails<B> {
             RailCause::Device => self.counters.device_failures += 1,
             RailCause::Path => self.counters.path_failures += 1,
             RailCause::Peer => self.counters.peer_failures += 1,
+            RailCause::Move => self.counters.moves += 1,
         }
         self.last_cause = Some(cause);
         self.rails[rail].state = RailState::Stopping;
+        self.note_sharing();
         self.rails[rail].probe_is_due = false;
         self.commands.retain(|command| {
             !matches!(command,
@@ -231,14 +247,17 @@ impl<B: Block> Rails<B> {
 
     /// Takes a rail out whose port is down. The last one stays, because its port may come back before
     /// its retries run out.
-    pub(crate) fn leave(&mut self, rail: usize) {
+    fn leave(&mut self, rail: usize) {
         if self.up() > 1 || !self.rails[rail].is_up() {
             self.fail(rail, RailCause::Device);
         }
     }
 
-    /// Handles the passing of time. The driver has polled all rails before.
-    pub(crate) fn tick(&mut self, now: Instant) {
+    /// Handles the passing of time. The driver has polled all rails before. Returns whether there may be
+    /// something to send or to do.
+    pub(crate) fn tick(&mut self, now: Instant) -> bool {
+        self.ticked = now;
+        let mut is_due = false;
         for at in 0..self.rails.len() {
             let rail = &mut self.rails[at];
             let is_posted = matches!(rail.state, RailState::Up | RailState::Proving { .. });
@@ -249,35 +268,38 @@ impl<B: Block> Rails<B> {
             if rail.is_up()
                 && self.setup.keepalive.is_some_and(|idle| rail.idle_at(idle).is_some_and(|at| now >= at))
             {
-                rail.probe_is_due = true;
+                (rail.probe_is_due, is_due) = (true, true);
             }
-            match rail.state {
+            match self.rails[at].state {
                 RailState::Proving { until } | RailState::Offered { until } if now >= until => {
                     self.fail(at, RailCause::Path);
                 }
-                RailState::Down if !self.is_finishing && rail.retry_at.is_some_and(|retry| now >= retry) => {
+                RailState::Down if self.offer_deadline(at).is_some_and(|offer_at| now >= offer_at) => {
                     self.begin_offer(at);
                 }
+                RailState::Up => is_due |= self.consider_moving(at, now),
                 _ => {}
             }
         }
+        is_due || self.has_commands()
     }
 
     /// When [`tick`](Self::tick) must run.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        let of_rail = |rail: &Rail| match rail.state {
-            RailState::Up if rail.posted.is_empty() => {
-                self.setup.keepalive.and_then(|idle| rail.idle_at(idle))
+        let of_rail = |(at, rail): (usize, &Rail)| match rail.state {
+            RailState::Up => {
+                let probe = self.setup.keepalive.and_then(|idle| rail.idle_at(idle));
+                let overdue = rail.overdue_at(self.setup.request_timeout);
+                [probe, overdue, self.moving_deadline(at)].into_iter().flatten().min()
             }
-            RailState::Up => rail.overdue_at(self.setup.request_timeout),
             RailState::Proving { until } => {
                 rail.overdue_at(self.setup.request_timeout).map_or(Some(until), |at| Some(at.min(until)))
             }
             RailState::Offered { until } => Some(until),
-            RailState::Down if !self.is_finishing => rail.retry_at,
+            RailState::Down => self.offer_deadline(at),
             _ => None,
         };
-        self.rails.iter().filter_map(of_rail).min()
+        self.rails.iter().enumerate().filter_map(of_rail).min()
     }
 
     /// Only as many READs as the working rails take are given out.

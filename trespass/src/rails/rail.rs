@@ -40,6 +40,8 @@ pub(crate) enum RailCause {
     Path,
     /// The peer said that its end is down, or refused a request.
     Peer,
+    /// None: this side ends the sharing of a device.
+    Move,
 }
 
 /// A request in the send queue, oldest first.
@@ -122,8 +124,14 @@ pub(super) struct Rail {
     pub(super) attempts: u32,
     /// The count of choices when this rail was last chosen.
     pub(super) chosen: u64,
+    /// This side's device, while there is a queue pair.
+    pub(super) device: Option<u8>,
     /// The peer's device at the other end.
     pub(super) peer_device: u8,
+    /// Since when the rail only waits for a sign that another one works, to move to another device.
+    pub(super) leaving: Option<Instant>,
+    /// How often it has moved since it last had a device alone.
+    pub(super) moves: u32,
     /// A probe is to be posted, because the rail had no requests for a while.
     pub(super) probe_is_due: bool,
     /// When the rail came up, or its last request completed.
@@ -151,7 +159,10 @@ impl Rail {
             retry_at: None,
             attempts: 0,
             chosen: 0,
+            device: None,
             peer_device: 0,
+            leaving: None,
+            moves: 0,
             probe_is_due: false,
             idle_since: None,
             progress: None,
@@ -169,6 +180,7 @@ impl Rail {
         (self.peer_received, self.has_told) = (None, false);
         (self.progress, self.suspected, self.retry_at) = (None, None, None);
         (self.probe_is_due, self.idle_since) = (false, None);
+        (self.device, self.leaving) = (None, None);
         self.load.reset();
     }
 
@@ -210,6 +222,11 @@ impl Rail {
         self.idle_since = Some(now);
         (self.progress, self.suspected) = ((!self.posted.is_empty()).then_some(now), None);
         Some(request)
+    }
+
+    /// Whether a request has completed at this time or later.
+    pub(super) fn has_completed_since(&self, time: Instant) -> bool {
+        self.idle_since.is_some_and(|completed| completed >= time)
     }
 
     /// When a probe is due, if the rail has no requests.

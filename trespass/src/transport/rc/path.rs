@@ -169,6 +169,7 @@ impl<P: Blocks<Block: DeviceBlock>> RcPath<P> {
         let setup = RailsSetup {
             role: agreed.attempt.role,
             rails: rails_of(agreed),
+            own_devices: offer.ports.len(),
             peer_devices: agreed.devices.1.into(),
             reads: agreed_reads(agreed, &self.parameters).0.into(),
             join_after: offer.join_after,

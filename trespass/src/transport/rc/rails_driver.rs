@@ -468,7 +468,7 @@ impl<B: DeviceBlock> RailsDriver<B> {
         let why = match self.rails.last_cause() {
             Some(RailCause::Device) => "the last of its devices failed",
             Some(RailCause::Peer) => "the peer has taken out the last rail",
-            Some(RailCause::Path) | None => "nothing passes over the last path",
+            Some(RailCause::Path | RailCause::Move) | None => "nothing passes over the last path",
         };
         FailureCause::Rails { why, rails: self.pairs.len() }
     }
@@ -521,15 +521,11 @@ impl<B: DeviceBlock> RailsDriver<B> {
         Some(pair)
     }
 
-    /// Takes out rails whose port is down, as far as others work.
-    fn leave_ports_that_are_down(&mut self) {
-        for rail in 0..self.pairs.len() {
-            let Some(RailPair { device, .. }) = &self.pairs[rail] else { continue };
-            let DevicePort { device, path } = &self.ports[*device];
-            if device.is_port_down(path.port_num()) {
-                self.rails.leave(rail);
-            }
-        }
+    /// Tells the rails which ports are active, so that those over the others go out.
+    fn look_at_ports(&mut self) {
+        let is_down = |port: &DevicePort| port.device.is_port_down(port.path.port_num());
+        let bits = self.ports.iter().enumerate().map(|(at, port)| u8::from(!is_down(port)) << at);
+        self.rails.set_active(bits.fold(0, |all, bit| all | bit));
     }
 
     /// Reads which channels have events.
@@ -539,7 +535,7 @@ impl<B: DeviceBlock> RailsDriver<B> {
             let _ = self.channels.poll(&mut self.events, Some(Duration::ZERO));
             let reported = self.events.iter().filter_map(|event| event.token().0.checked_sub(DEVICE_EVENTS));
             reported.for_each(|device| self.ports[device].device.read_async_events());
-            self.leave_ports_that_are_down();
+            self.look_at_ports();
             for rail in 0..self.pairs.len() {
                 self.dispatch(rail, "reading an event", |dispatcher| {
                     dispatcher.on_event();
@@ -697,8 +693,8 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for RailsDriver<P::Block> {
                 continue;
             }
             self.rails.set_finishing(self.is_limited || protocol.is_finishing());
-            self.rails.tick(now);
-            if self.rails.has_commands() {
+            self.look_at_ports();
+            if self.rails.tick(now) {
                 continue;
             }
             if self.control.take_peer_ended() && !protocol.is_closed() {
