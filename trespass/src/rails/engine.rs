@@ -82,6 +82,8 @@ pub(crate) struct Rails<B> {
     rails: Vec<Rail>,
     sent: SentFrames<B>,
     early: EarlyFrames<B>,
+    /// How long a RESET among these may wait.
+    reset_by: Option<Instant>,
     /// READs whose rail has failed, each with its block if that has returned.
     reads_again: VecDeque<(u64, Segment, Option<B>)>,
     /// The connection's probe went down with its rail.
@@ -125,6 +127,7 @@ impl<B: Block> Rails<B> {
             rails,
             sent: SentFrames::new(first),
             early: EarlyFrames::new(),
+            reset_by: None,
             reads_again: VecDeque::new(),
             probe_again: false,
             messages: VecDeque::new(),
@@ -255,8 +258,9 @@ impl<B: Block> Rails<B> {
 
     /// Handles the passing of time. The driver has polled all rails before. Returns whether there may be
     /// something to send or to do.
-    pub(crate) fn tick(&mut self, now: Instant) -> bool {
+    pub(crate) fn tick(&mut self, protocol: &mut ProtocolMachine<B>, now: Instant) -> bool {
         self.ticked = now;
+        self.end_by_reset(protocol, now);
         let mut is_due = false;
         for at in 0..self.rails.len() {
             let rail = &mut self.rails[at];
@@ -299,7 +303,7 @@ impl<B: Block> Rails<B> {
             RailState::Down => self.offer_deadline(at),
             _ => None,
         };
-        self.rails.iter().enumerate().filter_map(of_rail).min()
+        self.rails.iter().enumerate().filter_map(of_rail).chain(self.reset_by).min()
     }
 
     /// Only as many READs as the working rails take are given out.

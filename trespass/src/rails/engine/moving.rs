@@ -1,7 +1,7 @@
 //! What moves over the rails: the choice of a rail for each request, completions, arrivals, and
 //! what is sent again.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::super::message::RailFrame;
 use super::super::order::ArrivedFrame;
@@ -9,13 +9,17 @@ use super::super::rail::{PostedRequest, UnconfirmedSend};
 use super::Rails;
 use crate::protocol::frame::{FrameType, HEADER_LEN, Head, Immediate};
 use crate::protocol::{
-    Block, Blocks, CallBuffer, CompletedTransmit, Frame, ProtocolError, ProtocolMachine, Purpose,
-    ReadRequest, TransmitItem,
+    Block, Blocks, CallBuffer, CompletedTransmit, FailureCause, Frame, ProtocolError, ProtocolMachine,
+    Purpose, ReadRequest, TransmitItem,
 };
 
 /// One choice in this many takes the rail that was not chosen for longest, so that a rail that has
 /// become faster is found again.
 const SAMPLE: u64 = 64;
+
+/// How long a RESET waits for the frames before it. Its sender waits as long for their completions,
+/// and then gives them up.
+const RESET_WAIT: Duration = Duration::from_millis(100);
 
 /// What a driver posts to a rail.
 #[derive(Debug)]
@@ -237,8 +241,13 @@ impl<B: Block> Rails<B> {
                     self.hand_in(next, protocol, &mut CallBuffer::default(), spare);
                 }
             }
-        } else if self.early.keep(ahead as usize, ArrivedFrame { block, len, immediate }).is_err() {
-            protocol.violated(ProtocolError::Sequence { expected, came: expected.wrapping_add(ahead) });
+        } else {
+            if immediate.is_none() && frame.first() == Some(&(FrameType::Reset as u8)) {
+                self.reset_by.get_or_insert(now + RESET_WAIT);
+            }
+            if self.early.keep(ahead as usize, ArrivedFrame { block, len, immediate }).is_err() {
+                protocol.violated(ProtocolError::Sequence { expected, came: expected.wrapping_add(ahead) });
+            }
         }
         self.confirm(protocol);
     }
@@ -255,6 +264,19 @@ impl<B: Block> Rails<B> {
         }
     }
 
+    /// Whether the peer has sent a RESET that waits for the frames before it.
+    pub(crate) fn has_reset(&self) -> bool {
+        self.reset_by.is_some()
+    }
+
+    /// Ends the connection by a RESET before which frames are missing for too long.
+    pub(super) fn end_by_reset(&mut self, protocol: &mut ProtocolMachine<B>, now: Instant) {
+        if self.reset_by.is_some_and(|until| now >= until) {
+            self.reset_by = None;
+            protocol.failed(FailureCause::PeerReset);
+        }
+    }
+
     /// Lets go of frames that the peer's process has.
     pub(super) fn confirm(&mut self, protocol: &mut ProtocolMachine<B>) {
         let before = protocol.received_by_peer();
@@ -267,6 +289,7 @@ impl<B: Block> Rails<B> {
     /// Drops what waits, because the connection has failed.
     pub(crate) fn abandon(&mut self) {
         self.early.clear();
+        self.reset_by = None;
         self.reads_again.clear();
         self.probe_again = false;
         self.messages.clear();
@@ -280,14 +303,14 @@ fn seq_of<B: Block>(frame: &Frame<B>) -> u32 {
     u32::from_le_bytes(*bytes.expect("a frame begins with its header"))
 }
 
-/// How far a received frame is ahead of the expected one. A RESET counts as expected, because its
-/// sender may have given up frames before it, and so does a frame without a whole header.
+/// How far a received frame is ahead of the expected one. A frame without a whole header counts as
+/// expected.
 fn number_ahead(frame: &[u8], immediate: Option<Immediate>, expected: u32) -> u32 {
     if let Some(immediate) = immediate {
         return immediate.header(expected, 0, 0).seq.wrapping_sub(expected);
     }
     match frame.first_chunk::<HEADER_LEN>() {
-        Some([kind, _, _, _, s0, s1, s2, s3, ..]) if *kind != FrameType::Reset as u8 => {
+        Some([_, _, _, _, s0, s1, s2, s3, ..]) => {
             u32::from_le_bytes([*s0, *s1, *s2, *s3]).wrapping_sub(expected)
         }
         _ => 0,

@@ -366,3 +366,41 @@ fn data_behind_its_fin_is_not_delivered() {
     run.ends[0].protocol.failed(crate::protocol::FailureCause::PeerGone);
     assert!(run.ends[0].protocol.left_undelivered(), "300 bytes were never delivered");
 }
+
+/// 300 bytes are on their way over rail 0, whose wire is cut, and a RESET overtakes them over rail 1.
+fn reset_overtakes_data(cut: Duration) -> (Run, SimRng) {
+    let mut rng = SimRng::new(6);
+    let plan = idle_plan(&mut rng);
+    let mut run = Run::new(6, plan);
+    settle(&mut run, &mut rng, Duration::from_millis(500));
+    run.fabric.disturb(0, Disturbance::Cut(run.now + cut));
+    // The rail that was used less goes first among equal ones.
+    for _ in 0..2 {
+        let side = &mut run.ends[0];
+        assert!(matches!(side.protocol.write(&[IoSlice::new(&[7; 300])], &mut side.memory), Ok(300)));
+        side.turn(&mut run.fabric, run.now, &mut rng);
+    }
+    let number = run.ends[0].protocol.next_number();
+    assert_ne!(run.ends[1].protocol.expected(), number, "nothing has arrived");
+    inject(&mut run, 1, 1, &words([11, 0, 0, 0], [number, 0, 0]));
+    assert!(run.ends[1].protocol.failure().is_none(), "data before the RESET is on its way");
+    settle(&mut run, &mut rng, Duration::from_millis(50));
+    (run, rng)
+}
+
+/// data that was sent before a RESET arrives before it, although the RESET came over another rail.
+#[test]
+fn a_reset_waits_for_the_data_before_it() {
+    let (run, _) = reset_overtakes_data(Duration::from_millis(20));
+    assert_eq!(run.ends[1].protocol.counters().bytes_received, 600);
+    assert!(matches!(run.ends[1].failed, Some(crate::protocol::FailureCause::PeerReset)));
+}
+
+/// it does not wait for ever.
+#[test]
+fn a_reset_ends_the_connection_soon() {
+    let (mut run, mut rng) = reset_overtakes_data(Duration::from_secs(1000));
+    assert!(run.ends[1].failed.is_none());
+    settle(&mut run, &mut rng, Duration::from_millis(100));
+    assert!(matches!(run.ends[1].failed, Some(crate::protocol::FailureCause::PeerReset)));
+}

@@ -130,7 +130,7 @@ impl RailsEnd {
         }
         self.rails.consider_joining(&self.protocol, now);
         if most == usize::MAX {
-            self.rails.tick(now);
+            self.rails.tick(&mut self.protocol, now);
         }
         self.protocol.tick(now);
         while let Some(command) = self.rails.take_command() {

@@ -463,8 +463,16 @@ impl<B: DeviceBlock> RailsDriver<B> {
         true
     }
 
+    /// Why the end of the control channel ends the connection.
+    fn end_of_peer(&self) -> FailureCause {
+        if self.rails.has_reset() { FailureCause::PeerReset } else { FailureCause::PeerGone }
+    }
+
     /// Why a connection without any rail has failed.
     fn cut(&self) -> FailureCause {
+        if self.rails.has_reset() {
+            return FailureCause::PeerReset;
+        }
         let why = match self.rails.last_cause() {
             Some(RailCause::Device) => "the last of its devices failed",
             Some(RailCause::Peer) => "the peer has taken out the last rail",
@@ -694,12 +702,12 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for RailsDriver<P::Block> {
             }
             self.rails.set_finishing(self.is_limited || protocol.is_finishing());
             self.look_at_ports();
-            if self.rails.tick(now) {
+            if self.rails.tick(protocol, now) {
                 continue;
             }
             if self.control.take_peer_ended() && !protocol.is_closed() {
                 if protocol.failure().is_none() {
-                    protocol.failed(FailureCause::PeerGone);
+                    protocol.failed(self.end_of_peer());
                 }
                 self.broken = true;
             }
