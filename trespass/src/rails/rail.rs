@@ -181,7 +181,8 @@ impl Rail {
         (self.progress, self.suspected, self.retry_at) = (None, None, None);
         (self.probe_is_due, self.idle_since) = (false, None);
         (self.device, self.leaving) = (None, None);
-        self.load.reset();
+        // It may be another path.
+        self.load = RailLoad::default();
     }
 
     pub(super) fn is_up(&self) -> bool {

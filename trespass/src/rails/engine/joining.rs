@@ -210,7 +210,6 @@ impl<B: Block> Rails<B> {
     ) -> Result<(), ProtocolError> {
         let rail = &mut self.rails[at];
         (rail.state, rail.device) = (RailState::Stopped, None);
-        rail.load.reset();
         debug_assert!(rail.posted.is_empty(), "the driver has handed in every request");
         rail.posted.clear();
         self.limit_reads(protocol);
