@@ -27,7 +27,7 @@ pub(crate) fn run(part: &'static str) -> ExitCode {
     let mut suite = Suite::<Fixture>::default().of_part(part);
     cases!(suite: further_rails_join, failures_of_single_requests_are_not_visible, hung_requests_are_given_up,
         ports_that_flap_are_not_visible, a_thousand_failures_lose_nothing, without_a_rail_the_connection_fails,
-        one_device_is_one_rail);
+        sources_that_the_peer_may_still_read_are_kept, one_device_is_one_rail);
     let fixture = Ok(Fixture::new(Target::SoftRails, Ipv4Addr::LOCALHOST.into()));
     suite.run(
         &test_harness::arguments(),
@@ -211,6 +211,26 @@ fn without_a_rail_the_connection_fails(fixture: &Fixture) -> Outcome {
         }
     };
     assert!(traffic::is_failure(&error), "{error}");
+    faults::clear();
+    Ok(())
+}
+
+/// The devices do not stop the queue pairs, so that the peer could still read a lent block.
+fn sources_that_the_peer_may_still_read_are_kept(fixture: &Fixture) -> Outcome {
+    faults::clear();
+    let mut ends = streams(fixture, &builder(fixture));
+    until_all_join(&mut ends, Stream::stats, greet_both);
+    let [mut client, server] = ends;
+    let mut block = client.buffer(300_000).unwrap();
+    block.bytes_mut()[..300_000].fill(7);
+    let place = block.as_ptr();
+    rules("hang opcode=rdma_read; errno=EIO call=modify_qp", 1);
+    let ticket = client.send_buf(block, 300_000).map_err(|refused| refused.error).unwrap();
+    drop(server);
+    let back = client.next_completion().unwrap().expect("a lent block");
+    assert_eq!((back.ticket, back.sent), (ticket, false));
+    assert!(back.block.bytes()[..300_000] == [7; 300_000]);
+    assert_ne!(back.block.as_ptr(), place, "the peer may still read it there");
     faults::clear();
     Ok(())
 }

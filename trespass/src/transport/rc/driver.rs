@@ -474,6 +474,9 @@ impl<B: DeviceBlock> RcDriver<B> {
             protocol.done(CompletedTransmit::from(transmit));
         }
         self.spare_blocks.clear();
+        if self.pair.may_answer {
+            protocol.lose_sources(|lost| blocks.replace(lost));
+        }
         protocol.drained();
         self.phase = ClosePhase::Drained;
         // Disconnect now, so that the peer notices even if this side's program does nothing for a

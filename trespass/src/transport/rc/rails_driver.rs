@@ -94,6 +94,8 @@ pub(crate) struct RailsDriver<B: DeviceBlock> {
     starved: bool,
     /// The connection cannot go on.
     broken: bool,
+    /// A queue pair could not be stopped, and may still answer the peer's READs.
+    may_answer: bool,
     doorbells: u64,
     steps: u32,
     is_limited: bool,
@@ -144,6 +146,7 @@ impl<B: DeviceBlock> RailsDriver<B> {
             early: Some(early),
             starved: false,
             broken: false,
+            may_answer: false,
             doorbells: 0,
             steps: 0,
             is_limited: false,
@@ -504,12 +507,16 @@ impl<B: DeviceBlock> RailsDriver<B> {
 
     /// Stops all queue pairs, which another thread drains. None of them holds a block of the
     /// program: frames hold copies, and a peer reads sources only while a queue pair works.
-    fn stop_all(&mut self, protocol: &mut ProtocolMachine<B>) {
+    fn stop_all<P: Blocks<Block = B>>(&mut self, protocol: &mut ProtocolMachine<B>, blocks: &mut P) {
         self.phase = ClosePhase::Stopped;
         for rail in 0..self.pairs.len() {
             if let Some(mut pair) = self.take_pair(rail) {
                 pair.owner.stop();
+                self.may_answer |= pair.owner.may_answer;
             }
+        }
+        if self.may_answer {
+            protocol.lose_sources(|lost| blocks.replace(lost));
         }
         self.rails.abandon();
         self.held = None;
@@ -712,7 +719,7 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for RailsDriver<P::Block> {
                 self.broken = true;
             }
             if self.may_end(protocol, now) {
-                self.stop_all(protocol);
+                self.stop_all(protocol, blocks);
                 return;
             }
             let mut was_unarmed = false;

@@ -62,6 +62,7 @@ impl<B: DeviceBlock> RailsDriver<B> {
             let registered = dispatcher.register(self.channels.registry(), Token(rail));
             registered.map_err(|error| Unavailable::new(Cause::Descriptors, error.to_string()))?;
         }
+        tracing::debug!(rail, port = owner.origin, "a rail gets a queue pair");
         self.pairs[rail] = Some(RailPair { owner, device, own: Some(own), to_post: Vec::new() });
         if let Some(offer) = offer {
             self.connect(rail, &offer.endpoint, protocol, blocks)?;
@@ -111,6 +112,7 @@ impl<B: DeviceBlock> RailsDriver<B> {
             }
             pair.owner.device.read_async_events();
             pair.owner.stop();
+            self.may_answer |= pair.owner.may_answer;
             self.poll_rail(rail, protocol, None, &mut CallBuffer::default(), now);
         }
         if let Some(mut pair) = self.take_pair(rail) {
