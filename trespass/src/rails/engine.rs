@@ -36,7 +36,8 @@ pub(crate) struct RailsSetup {
     pub(crate) probe_timeout: Duration,
     /// How long a rail stays out after its first failure.
     pub(crate) backoff: Duration,
-    /// How long a rail may be without requests before a probe shows whether it works.
+    /// How long a rail may be without requests before a probe shows whether it works. The connection
+    /// has no probes.
     pub(crate) keepalive: Option<Duration>,
 }
 
@@ -86,8 +87,6 @@ pub(crate) struct Rails<B> {
     reset_by: Option<Instant>,
     /// READs whose rail has failed, each with its block if that has returned.
     reads_again: VecDeque<(u64, Segment, Option<B>)>,
-    /// The connection's probe went down with its rail.
-    probe_again: bool,
     /// Messages to send, and the rail for those that must go over a certain one.
     messages: VecDeque<(Option<usize>, RailFrame)>,
     commands: VecDeque<RailCommand>,
@@ -121,7 +120,7 @@ impl<B: Block> Rails<B> {
         let mut rails: Vec<_> = (0..setup.rails).map(|_| Rail::new(setup.backoff)).collect();
         rails[0].begin(1);
         (rails[0].state, rails[0].device) = (RailState::Up, Some(0));
-        rails[0].backoff.came_up(now);
+        rails[0].came_up(now);
         Self {
             setup,
             rails,
@@ -129,7 +128,6 @@ impl<B: Block> Rails<B> {
             early: EarlyFrames::new(),
             reset_by: None,
             reads_again: VecDeque::new(),
-            probe_again: false,
             messages: VecDeque::new(),
             commands: VecDeque::new(),
             is_sharing: false,
@@ -216,7 +214,6 @@ impl<B: Block> Rails<B> {
         self.messages.is_empty()
             && !self.sent.is_due()
             && self.reads_again.is_empty()
-            && !self.probe_again
             && !self.rails.iter().any(|rail| rail.probe_is_due)
             && self.commands.is_empty()
     }

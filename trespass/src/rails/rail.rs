@@ -53,8 +53,6 @@ pub(super) enum PostedRequest {
         len: usize,
     },
     Message,
-    /// A probe of this rail, not of the connection.
-    OwnProbe,
     Read {
         id: u64,
         from: Segment,
@@ -67,7 +65,7 @@ impl PostedRequest {
         match self {
             Self::Frame { len, .. } => *len,
             Self::Read { from, .. } => from.len as usize,
-            Self::Message | Self::OwnProbe | Self::Probe => 0,
+            Self::Message | Self::Probe => 0,
         }
     }
 }
@@ -187,6 +185,12 @@ impl Rail {
 
     pub(super) fn is_up(&self) -> bool {
         self.state == RailState::Up
+    }
+
+    /// The peer's PROVE has arrived.
+    pub(super) fn came_up(&mut self, now: Instant) {
+        self.backoff.came_up(now);
+        self.idle_since = Some(now);
     }
 
     /// Whether its queue pair must have receives. The driver posts the first ones when it connects

@@ -30,8 +30,6 @@ struct Plan {
     disturbed: usize,
     /// Whether one rail that works at both ends is left alone.
     spares_one: bool,
-    /// Whether the connection has a keepalive.
-    keepalive: bool,
     /// Bytes that pass before further rails are added.
     join_after: u64,
     /// How long a rail stays out after its first failure.
@@ -74,7 +72,6 @@ impl Plan {
             count,
             disturbed: rng.one_of(&[0, 20, 60, 200]),
             spares_one: true,
-            keepalive: false,
             join_after: 1000,
             backoff: Duration::from_millis(rng.one_of(&[2, 100])),
             send_memory: None,
@@ -95,10 +92,6 @@ impl Plan {
             read_piece: 4096,
             low_water: 4,
             copies: true,
-            keepalive: self.keepalive.then_some(crate::protocol::Keepalive {
-                idle: Duration::from_millis(20),
-                timeout: Duration::from_secs(10),
-            }),
             own_devices: self.rails,
             peer_devices: self.rails,
             ..ConnectionSetup::new(self.kind, LinkType::Rc)

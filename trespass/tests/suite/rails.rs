@@ -1,6 +1,7 @@
 //! Connections over several software devices, some of which fail. One of them is left alone, so that
 //! programs notice nothing: all data arrives once and in order, and every lent block returns.
 
+use std::io::{ErrorKind, Read};
 use std::net::Ipv4Addr;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -27,7 +28,8 @@ pub(crate) fn run(part: &'static str) -> ExitCode {
     let mut suite = Suite::<Fixture>::default().of_part(part);
     cases!(suite: further_rails_join, failures_of_single_requests_are_not_visible, hung_requests_are_given_up,
         ports_that_flap_are_not_visible, a_thousand_failures_lose_nothing, without_a_rail_the_connection_fails,
-        sources_that_the_peer_may_still_read_are_kept, one_device_is_one_rail);
+        sources_that_the_peer_may_still_read_are_kept, one_device_is_one_rail,
+        a_silent_device_of_an_idle_connection_is_given_up);
     let fixture = Ok(Fixture::new(Target::SoftRails, Ipv4Addr::LOCALHOST.into()));
     suite.run(
         &test_harness::arguments(),
@@ -211,6 +213,29 @@ fn without_a_rail_the_connection_fails(fixture: &Fixture) -> Outcome {
         }
     };
     assert!(traffic::is_failure(&error), "{error}");
+    faults::clear();
+    Ok(())
+}
+
+/// The keepalive is shorter than the time after which a rail is given up.
+fn a_silent_device_of_an_idle_connection_is_given_up(fixture: &Fixture) -> Outcome {
+    faults::clear();
+    let builder = builder(fixture);
+    let builder = builder.keepalive(Some(Duration::from_millis(200))).rail_timeout(Duration::from_secs(3));
+    let mut ends = streams(fixture, &builder);
+    until_all_join(&mut ends, Stream::stats, greet_both);
+    rules("hang=silent opcode=rdma_write device=soft0", 1);
+    let (begin, deadline) = (Instant::now(), Instant::now() + LONG);
+    while ends.iter().all(|end| end.stats().rails_failed == 0) {
+        assert!(Instant::now() < deadline, "{:?}", [ends[0].stats(), ends[1].stats()]);
+        for end in &mut ends {
+            end.set_read_timeout(Some(Duration::from_millis(10))).unwrap();
+            assert_eq!(end.read(&mut [0; 8]).unwrap_err().kind(), ErrorKind::WouldBlock);
+        }
+    }
+    println!("given up after {:?}", begin.elapsed());
+    ends.iter().for_each(|end| end.set_read_timeout(None).unwrap());
+    greet_both(&mut ends);
     faults::clear();
     Ok(())
 }

@@ -154,7 +154,7 @@ impl<B: Block> Rails<B> {
         }
         rail.state = RailState::Up;
         rail.attempts = 0;
-        rail.backoff.came_up(now);
+        rail.came_up(now);
         self.note_sharing();
         self.counters.joined += 1;
         self.limit_reads(protocol);

@@ -26,7 +26,7 @@ const RESET_WAIT: Duration = Duration::from_millis(100);
 pub(crate) enum RailItem<B> {
     /// A message about a rail.
     Message(RailFrame),
-    /// A frame, READ or probe of the connection. A frame that is sent again has its number.
+    /// A frame or READ of the connection. A frame that is sent again has its number.
     Transmit(TransmitItem<B>),
     /// A probe of a rail that had no requests for a while.
     Probe,
@@ -93,12 +93,6 @@ impl<B: Block> Rails<B> {
             self.counters.frames_repeated += 1;
             return Some((rail, RailItem::Transmit(TransmitItem::Send(frame))));
         }
-        if self.probe_again
-            && let Some(rail) = self.choose(0, false, &has_room)
-        {
-            self.probe_again = false;
-            return Some((rail, RailItem::Transmit(TransmitItem::Probe)));
-        }
         let (rail, read) = self.next_read_again(blocks, starved, &has_room)?;
         self.counters.reads_repeated += 1;
         Some((rail, RailItem::Transmit(TransmitItem::Read(read))))
@@ -150,8 +144,7 @@ impl<B: Block> Rails<B> {
             RailItem::Transmit(TransmitItem::Read(read)) => {
                 PostedRequest::Read { id: read.id, from: read.from }
             }
-            RailItem::Transmit(TransmitItem::Probe) => PostedRequest::Probe,
-            RailItem::Probe => PostedRequest::OwnProbe,
+            RailItem::Transmit(TransmitItem::Probe) | RailItem::Probe => PostedRequest::Probe,
         };
         self.rails[rail].post(request, now);
     }
@@ -172,7 +165,7 @@ impl<B: Block> Rails<B> {
                 }
                 drop(pieces);
             }
-            (Some(PostedRequest::Message | PostedRequest::OwnProbe), _) => {}
+            (Some(PostedRequest::Message | PostedRequest::Probe), _) => {}
             (_, done) => protocol.done(done),
         }
     }
@@ -187,7 +180,6 @@ impl<B: Block> Rails<B> {
             (Some(PostedRequest::Read { id, from }), CompletedTransmit::Read { block, .. }) => {
                 self.reads_again.push_back((id, from, Some(block)));
             }
-            (Some(PostedRequest::Probe), _) => self.probe_again = true,
             _ => {}
         }
     }
@@ -201,7 +193,6 @@ impl<B: Block> Rails<B> {
                 self.sent.lost(seq, block.map_or(&[], |piece| piece.block.bytes()));
             }
             (Some(PostedRequest::Read { id, from }), _) => self.reads_again.push_back((id, from, None)),
-            (Some(PostedRequest::Probe), _) => self.probe_again = true,
             _ => {}
         }
     }
@@ -291,7 +282,6 @@ impl<B: Block> Rails<B> {
         self.early.clear();
         self.reset_by = None;
         self.reads_again.clear();
-        self.probe_again = false;
         self.messages.clear();
     }
 }
