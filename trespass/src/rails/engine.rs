@@ -218,6 +218,11 @@ impl<B: Block> Rails<B> {
             && self.commands.is_empty()
     }
 
+    /// Whether frames of a stopped rail wait for the peer's DOWN, before which nothing can be posted.
+    pub(crate) fn awaits_peer(&self) -> bool {
+        self.rails.iter().any(Rail::awaits_peer)
+    }
+
     /// Adds no more rails if the connection ends.
     pub(crate) fn set_finishing(&mut self, is_finishing: bool) {
         self.is_finishing = is_finishing;

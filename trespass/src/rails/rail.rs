@@ -193,6 +193,13 @@ impl Rail {
         self.idle_since = Some(now);
     }
 
+    /// Whether it is stopped, and the peer has not said which of its frames have arrived.
+    pub(super) fn awaits_peer(&self) -> bool {
+        let is_frame = |send: &UnconfirmedSend| matches!(send, UnconfirmedSend::Frame(_));
+        matches!(self.state, RailState::Stopping | RailState::Stopped)
+            && self.unconfirmed.iter().any(is_frame)
+    }
+
     /// Whether its queue pair must have receives. The driver posts the first ones when it connects
     /// the pair.
     pub(super) fn has_receives(&self) -> bool {

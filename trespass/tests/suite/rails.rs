@@ -1,9 +1,10 @@
 //! Connections over several software devices, some of which fail. One of them is left alone, so that
 //! programs notice nothing: all data arrives once and in order, and every lent block returns.
 
-use std::io::{ErrorKind, Read};
+use std::io::{ErrorKind, Read, Write};
 use std::net::Ipv4Addr;
 use std::process::ExitCode;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use sideway::soft::{self, faults};
@@ -29,7 +30,7 @@ pub(crate) fn run(part: &'static str) -> ExitCode {
     cases!(suite: further_rails_join, failures_of_single_requests_are_not_visible, hung_requests_are_given_up,
         ports_that_flap_are_not_visible, a_thousand_failures_lose_nothing, without_a_rail_the_connection_fails,
         sources_that_the_peer_may_still_read_are_kept, one_device_is_one_rail,
-        a_silent_device_of_an_idle_connection_is_given_up);
+        a_program_that_computes_repeats_its_frames, a_silent_device_of_an_idle_connection_is_given_up);
     let fixture = Ok(Fixture::new(Target::SoftRails, Ipv4Addr::LOCALHOST.into()));
     suite.run(
         &test_harness::arguments(),
@@ -207,13 +208,42 @@ fn without_a_rail_the_connection_fails(fixture: &Fixture) -> Outcome {
     let deadline = Instant::now() + LONG;
     let error = loop {
         assert!(Instant::now() < deadline, "nobody was told");
-        let sent = std::io::Write::write_all(&mut client, &[1; 1000]);
+        let sent = client.write_all(&[1; 1000]);
         if let Err(error) = sent {
             break error;
         }
     };
     assert!(traffic::is_failure(&error), "{error}");
     faults::clear();
+    Ok(())
+}
+
+/// A rail fails within a write, and the program makes no other call for a while. The peer waits.
+fn a_program_that_computes_repeats_its_frames(fixture: &Fixture) -> Outcome {
+    faults::clear();
+    let mut slowest = Duration::ZERO;
+    for seed in 0..6 {
+        let mut ends = streams(fixture, &builder(fixture));
+        until_all_join(&mut ends, Stream::stats, greet_both);
+        let [mut client, mut server] = ends;
+        server.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        let begin = thread::scope(|scope| {
+            let waits = scope.spawn(|| {
+                server.read_exact(&mut [0; 1000]).unwrap();
+                Instant::now()
+            });
+            thread::sleep(Duration::from_millis(5));
+            rules("qp_fatal opcode=send,send_with_imm nth=1", seed);
+            let begin = Instant::now();
+            client.write_all(&[1; 1000]).unwrap();
+            thread::sleep(Duration::from_millis(500));
+            waits.join().unwrap() - begin
+        });
+        slowest = slowest.max(begin);
+        faults::clear();
+    }
+    println!("the peer had the bytes after {slowest:?} at most");
+    assert!(slowest < Duration::from_millis(400), "{slowest:?}");
     Ok(())
 }
 

@@ -791,7 +791,8 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for RailsDriver<P::Block> {
     }
 
     fn is_idle(&self) -> bool {
-        self.held.is_none() && !self.broken && self.early.is_none() && self.rails.is_quiet()
+        let is_quiet = self.rails.is_quiet() && !self.rails.awaits_peer();
+        is_quiet && self.held.is_none() && !self.broken && self.early.is_none()
     }
 
     fn is_flushed(&self) -> bool {
@@ -802,6 +803,7 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for RailsDriver<P::Block> {
         self.held.is_none()
             && !self.starved
             && self.rails.is_quiet()
+            && !self.rails.awaits_peer()
             && self.pairs.iter().flatten().all(is_done)
     }
 
