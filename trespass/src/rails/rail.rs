@@ -40,7 +40,7 @@ pub(crate) enum RailCause {
     Path,
     /// The peer said that its end is down, or refused a request.
     Peer,
-    /// None: this side ends the sharing of a device.
+    /// Nothing has failed. This side ends the sharing of a device.
     Move,
 }
 

@@ -94,6 +94,12 @@ impl<B: Block> Rails<B> {
         (0..self.setup.own_devices).any(|device| self.is_free(device))
     }
 
+    /// Whether a request has completed over another rail since then.
+    fn has_other_that_works(&self, at: usize, since: Instant) -> bool {
+        let mut others = self.rails.iter().enumerate().filter(|(other, _)| *other != at);
+        others.any(|(_, rail)| rail.is_up() && rail.has_completed_since(since))
+    }
+
     /// Stops a rail of the server that shares a device while another one is free. The client's next
     /// offer gets that one. First a request over another rail must complete, because this may be the
     /// only one that works. Returns whether there is something to do for it.
@@ -102,15 +108,14 @@ impl<B: Block> Rails<B> {
             self.rails[at].leaving = None;
             return false;
         }
-        let is_first_look = self.rails[at].leaving.is_none();
-        let since = *self.rails[at].leaving.get_or_insert(now);
-        let others = self.rails.iter_mut().enumerate().filter(|(other, rail)| *other != at && rail.is_up());
-        let mut others = others.map(|(_, rail)| rail);
-        if is_first_look {
-            others.filter(|rail| rail.posted.is_empty()).for_each(|rail| rail.probe_is_due = true);
+        let Some(since) = self.rails[at].leaving else {
+            self.rails[at].leaving = Some(now);
+            let others = self.rails.iter_mut().enumerate().filter(|(other, _)| *other != at);
+            let idle = others.filter(|(_, rail)| rail.is_up() && rail.posted.is_empty());
+            idle.for_each(|(_, rail)| rail.probe_is_due = true);
             return true;
-        }
-        let works = others.any(|rail| rail.has_completed_since(since));
+        };
+        let works = self.has_other_that_works(at, since);
         if works {
             self.rails[at].moves = self.rails[at].moves.saturating_add(1);
             self.fail(at, RailCause::Move);
@@ -132,8 +137,10 @@ impl<B: Block> Rails<B> {
 
     /// When [`consider_moving`](Self::consider_moving) must run for a rail.
     pub(super) fn moving_deadline(&self, at: usize) -> Option<Instant> {
-        // The completion of another rail comes without a time.
-        let moves_at = self.moves_at(at).filter(|_| self.rails[at].leaving.is_none())?;
+        let moves_at = self.moves_at(at)?;
+        if let Some(since) = self.rails[at].leaving {
+            return self.has_other_that_works(at, since).then_some(since);
+        }
         Some(if self.any_is_free() { moves_at } else { moves_at.max(self.ticked + LOOK) })
     }
 
