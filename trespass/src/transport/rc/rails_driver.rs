@@ -18,9 +18,11 @@ use sideway::ibverbs::completion::WorkCompletionStatus;
 use sideway::ibverbs::queue_pair::{PostSendGuard, QueuePair, WorkRequestFlags};
 
 use super::DeviceBlock;
+use super::close_phase::{ClosePhase, UnsentState};
 use super::control_channel::ControlChannel;
 use super::cq_dispatcher::{CompletedRequest, WorkCompletion};
 use super::device::DevicePort;
+use super::driver::STEPS_A_TURN;
 use super::path::{EarlyCompletions, ProvenPath, QpParameters, RcPath, agreed_reads};
 use super::queue_pair::{CompletionTarget, QueuePairOwner, RcQueuePair};
 use super::request::{RequestPayload, needs_head};
@@ -31,10 +33,6 @@ use crate::protocol::{Blocks, CallBuffer, FailureCause, GATHER_MAX, ProtocolMach
 use crate::rails::{RailCause, RailItem, Rails, RailsSetup};
 use crate::transport::{Driver, PollScope, Sources, SystemEvent};
 
-/// How long the driver waits for a RESET frame to be acknowledged before it stops the queue pairs.
-const RESET_TIMEOUT: Duration = Duration::from_millis(100);
-/// Steps in a turn of a driver whose turns are limited.
-const STEPS_A_TURN: u32 = 64;
 /// The tokens of the devices' events begin here; those of completion channels are below.
 const DEVICE_EVENTS: usize = 64;
 /// The times that each queue pair is polled in turn by a caller that spins.
@@ -47,18 +45,6 @@ pub(crate) struct RailsPlan {
     pub(crate) setup: RailsSetup,
     /// For the completion channels.
     pub(crate) channels: Poll,
-}
-
-/// Which phase of its end a connection is in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ClosePhase {
-    Open,
-    /// The connection has failed on this side, and a RESET frame is on its way to the peer.
-    Resetting {
-        until: Instant,
-    },
-    /// All queue pairs are stopped.
-    Stopped,
 }
 
 /// The queue pair of a rail.
@@ -155,7 +141,7 @@ impl<B: DeviceBlock> RailsDriver<B> {
 
     /// After a failure: whether the RESET frame is acknowledged, or given up.
     pub(crate) fn has_told_peer(&self) -> bool {
-        self.phase == ClosePhase::Stopped
+        self.phase.has_told_peer()
     }
 
     pub(crate) fn socket(&self) -> Option<crate::process::Descriptor> {
@@ -484,31 +470,19 @@ impl<B: DeviceBlock> RailsDriver<B> {
         FailureCause::Rails { why, rails: self.pairs.len() }
     }
 
-    /// Whether the queue pairs can be stopped.
     fn may_end(&mut self, protocol: &ProtocolMachine<B>, now: Instant) -> bool {
-        let is_empty = self.pairs.iter().flatten().all(|pair| pair.owner.sends.is_empty());
-        let told = self.broken || is_empty;
-        if protocol.is_closed() {
-            return told;
-        }
-        if protocol.failure().is_none() {
-            return false;
-        }
-        let told = told && (self.broken || self.held.is_none());
-        match self.phase {
-            ClosePhase::Resetting { until } => told || now >= until,
-            _ if told => true,
-            _ => {
-                self.phase = ClosePhase::Resetting { until: now + RESET_TIMEOUT };
-                false
-            }
-        }
+        let unsent = UnsentState {
+            is_broken: self.broken,
+            is_sending: self.pairs.iter().flatten().any(|pair| !pair.owner.sends.is_empty()),
+            holds_item: self.held.is_some(),
+        };
+        self.phase.may_end(protocol, unsent, now)
     }
 
     /// Stops all queue pairs, which another thread drains. None of them holds a block of the
     /// program: frames hold copies, and a peer reads sources only while a queue pair works.
     fn stop_all<P: Blocks<Block = B>>(&mut self, protocol: &mut ProtocolMachine<B>, blocks: &mut P) {
-        self.phase = ClosePhase::Stopped;
+        self.phase = ClosePhase::Over;
         for rail in 0..self.pairs.len() {
             if let Some(mut pair) = self.take_pair(rail) {
                 pair.owner.stop();
@@ -671,7 +645,7 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for RailsDriver<P::Block> {
     }
 
     fn sources(&mut self, sources: &mut Sources) {
-        if self.phase != ClosePhase::Stopped {
+        if self.phase != ClosePhase::Over {
             self.control.sources(sources);
             sources.add(self.channels.as_raw_fd(), libc::POLLIN);
         }
@@ -697,7 +671,7 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for RailsDriver<P::Block> {
         self.report_early_once(protocol);
         self.take_channel_events();
         self.control.poll_events();
-        while self.phase != ClosePhase::Stopped {
+        while self.phase.is_working() {
             // The rates of the rails are measured by this clock.
             let now = Instant::now();
             if self.step(protocol, blocks, now) {
@@ -796,7 +770,7 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for RailsDriver<P::Block> {
     }
 
     fn is_flushed(&self) -> bool {
-        if self.phase == ClosePhase::Stopped {
+        if self.phase == ClosePhase::Over {
             return true;
         }
         let is_done = |pair: &RailPair<P::Block>| !pair.owner.device.is_soft || pair.owner.sends.is_empty();
@@ -812,11 +786,8 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for RailsDriver<P::Block> {
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        match self.phase {
-            ClosePhase::Resetting { until } => Some(until),
-            ClosePhase::Open => self.rails.next_deadline(),
-            ClosePhase::Stopped => None,
-        }
+        let rails = if self.phase == ClosePhase::Open { self.rails.next_deadline() } else { None };
+        self.phase.deadline().or(rails)
     }
 
     fn system_calls(&self) -> u64 {
