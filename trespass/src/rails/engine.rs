@@ -99,8 +99,8 @@ pub(crate) struct Rails<B> {
     has_begun_joining: bool,
     /// The connection ends, so that no rail is added.
     is_finishing: bool,
-    /// The number of times that a rail was chosen.
-    choices: u64,
+    /// The number of times that a rail was chosen, for short requests and for those that are measured.
+    choices: [u64; 2],
     counters: RailCounters,
     /// The cause of the last failure.
     last_cause: Option<RailCause>,
@@ -135,7 +135,7 @@ impl<B: Block> Rails<B> {
             ticked: now,
             has_begun_joining: false,
             is_finishing: false,
-            choices: 0,
+            choices: [0; 2],
             counters: RailCounters::default(),
             last_cause: None,
         }

@@ -9,7 +9,7 @@ const SAMPLE_TIME: Duration = Duration::from_micros(500);
 const SAMPLE_BYTES: u64 = 64 << 10;
 /// A measurement counts the time with at least so many bytes under way. With fewer, too, the latency
 /// would be measured.
-const FULL: u64 = 16 << 10;
+const FULL: u64 = 8 << 10;
 /// How much slower than the fastest a rail may count.
 const SLOWEST: f64 = 10.0;
 /// The weight of a new measurement in the average.
@@ -54,6 +54,11 @@ impl RailLoad {
             self.rate = Some(self.rate.map_or(sample, |rate| rate + (sample - rate) * NEW));
             (self.busy, self.completed) = (Duration::ZERO, 0);
         }
+    }
+
+    /// Whether a request of this length alone is measured.
+    pub(super) fn measures(len: usize) -> bool {
+        len as u64 + OVERHEAD >= FULL
     }
 
     /// The seconds until `len` more bytes would complete. `fastest` is the rate of the fastest rail:

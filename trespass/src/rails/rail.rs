@@ -120,8 +120,8 @@ pub(super) struct Rail {
     pub(super) retry_at: Option<Instant>,
     /// Generations since a path was last proven.
     pub(super) attempts: u32,
-    /// The count of choices when this rail was last chosen.
-    pub(super) chosen: u64,
+    /// The counts of choices when this rail was last chosen.
+    pub(super) chosen: [u64; 2],
     /// This side's device, while there is a queue pair.
     pub(super) device: Option<u8>,
     /// The peer's device at the other end.
@@ -156,7 +156,7 @@ impl Rail {
             backoff: Backoff::new(backoff),
             retry_at: None,
             attempts: 0,
-            chosen: 0,
+            chosen: [0; 2],
             device: None,
             peer_device: 0,
             leaving: None,

@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use super::super::load::RailLoad;
 use super::super::message::RailFrame;
 use super::super::order::ArrivedFrame;
 use super::super::rail::{PostedRequest, UnconfirmedSend};
@@ -14,7 +15,7 @@ use crate::protocol::{
 };
 
 /// One choice in this many takes the rail that was not chosen for longest, so that a rail that has
-/// become faster is found again.
+/// become faster is found again. Requests that are too short for a measurement count apart.
 const SAMPLE: u64 = 64;
 
 /// How long a RESET waits for the frames before it. Its sender waits as long for their completions,
@@ -52,20 +53,21 @@ impl<B: Block> Rails<B> {
         is_read: bool,
         has_room: impl Fn(usize) -> bool,
     ) -> Option<usize> {
-        self.choices += 1;
+        let class = usize::from(RailLoad::measures(len));
+        self.choices[class] += 1;
         let reads = self.setup.reads;
         let rails = self.rails.iter().enumerate();
         let takes =
             rails.filter(|(at, rail)| rail.is_up() && has_room(*at) && !(is_read && rail.reads() >= reads));
-        let chosen = if self.choices.is_multiple_of(SAMPLE) {
-            takes.min_by_key(|(_, rail)| rail.chosen)
+        let chosen = if self.choices[class].is_multiple_of(SAMPLE) {
+            takes.min_by_key(|(_, rail)| rail.chosen[class])
         } else {
             let fastest = self.rails.iter().filter_map(|rail| rail.load.rate()).fold(1.0, f64::max);
             let time = |rail: &super::Rail| rail.load.time_for(len, fastest);
             takes.min_by(|(_, one), (_, other)| time(one).total_cmp(&time(other)))
         };
         let (at, _) = chosen?;
-        self.rails[at].chosen = self.choices;
+        self.rails[at].chosen[class] = self.choices[class];
         Some(at)
     }
 

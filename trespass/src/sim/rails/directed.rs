@@ -405,3 +405,19 @@ fn a_reset_ends_the_connection_soon() {
     settle(&mut run, &mut rng, Duration::from_millis(100));
     assert!(matches!(run.ends[1].failed, Some(crate::protocol::FailureCause::PeerReset)));
 }
+
+/// long and short requests take turns. The long ones, which are measured, try each rail at times.
+#[test]
+fn each_rail_gets_long_requests_at_times() {
+    let mut rng = SimRng::new(12);
+    let plan = idle_plan(&mut rng);
+    let mut run = Run::new(12, plan);
+    settle(&mut run, &mut rng, Duration::from_secs(2));
+    let rails = &mut run.ends[0].rails;
+    let mut tried = [0; 2];
+    for _ in 0..256 {
+        tried[rails.choose(256 << 10, true, |_| true).expect("a rail")] += 1;
+        rails.choose(64, false, |_| true).expect("a rail");
+    }
+    assert!(tried.iter().all(|count| *count >= 2), "{tried:?}");
+}
