@@ -174,7 +174,8 @@ setters! {
     /// How long a request of a connection over several devices may take until its path counts as
     /// failed, although the device has reported nothing: 10 ms to 1 hour. It must be longer than the
     /// device's own retries ([`ack_timeout`](Self::ack_timeout), [`retry_count`](Self::retry_count)).
-    /// Default: 3 s.
+    /// Twice the time of [`keepalive`](Self::keepalive) counts instead, if that is shorter. Default:
+    /// 3 s.
     rail_timeout: Duration;
     /// How often the device retransmits: 0 to 7. Default: 7.
     retry_count: u8;

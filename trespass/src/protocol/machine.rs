@@ -623,6 +623,13 @@ impl<B: Block> ProtocolMachine<B> {
         self.outgoing.abandon(returning(&mut self.events, false));
     }
 
+    /// After a failure, before [`drained`](Self::drained): the peer may still read sources. Their memory
+    /// is never used again, and lenders get a copy in its place.
+    #[cfg(any(feature = "rdma", test))]
+    pub(crate) fn lose_sources(&mut self, copy: impl FnMut(&B) -> Option<B>) {
+        self.outgoing.lose_sources(copy);
+    }
+
     /// Handles the passing of time.
     pub(crate) fn tick(&mut self, now: Instant) {
         if let Some(cause) = self.closing.expired(now) {

@@ -526,6 +526,24 @@ impl<B: Block> Outgoing<B> {
         });
     }
 
+    /// The peer may read sources after the link has ended: puts copies in their place, and leaks their
+    /// blocks.
+    #[cfg(any(feature = "rdma", test))]
+    pub(crate) fn lose_sources(&mut self, mut copy: impl FnMut(&B) -> Option<B>) {
+        for announced in &mut self.announced {
+            if announced.as_mut().is_some_and(|pieces| !pieces.lose(&mut copy)) {
+                std::mem::forget(announced.take());
+            }
+        }
+        for item in &mut self.items {
+            if let QueueItem::Source { pieces, .. } = item
+                && !pieces.lose(&mut copy)
+            {
+                std::mem::forget(std::mem::replace(item, QueueItem::Empty));
+            }
+        }
+    }
+
     /// The link has ended and no device touches any block: removes everything that waits, oldest
     /// first; returns lent blocks.
     pub(crate) fn abandon(&mut self, mut each: impl FnMut(Ticket, B)) {

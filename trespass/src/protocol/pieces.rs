@@ -68,6 +68,15 @@ impl<B: Block> BlockPieces<B> {
         std::iter::once(&mut self.first).chain(&mut self.more)
     }
 
+    /// Replaces each block by a copy, and leaks it. Returns false if there is no copy of one.
+    #[cfg(any(feature = "rdma", test))]
+    pub(crate) fn lose(&mut self, mut copy: impl FnMut(&B) -> Option<B>) -> bool {
+        self.iter_mut().all(|piece| {
+            let copy = copy(&piece.block);
+            copy.map(|copy| mem::forget(mem::replace(&mut piece.block, copy))).is_some()
+        })
+    }
+
     /// The block of the first piece.
     pub(crate) fn into_block(self) -> B {
         self.first.block

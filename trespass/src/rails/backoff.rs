@@ -33,6 +33,16 @@ impl Backoff {
         self.up_since = Some(now);
     }
 
+    /// When the rail has worked for so long that a failure lowers the time.
+    pub(super) fn trusted_at(&self) -> Option<Instant> {
+        Some(self.up_since? + self.time() * TRUST)
+    }
+
+    /// When the rail came up, if it is up.
+    pub(super) fn up_since(&self) -> Option<Instant> {
+        self.up_since
+    }
+
     /// The rail has failed. Returns how long it stays out.
     pub(super) fn failed(&mut self, now: Instant) -> Duration {
         let mut worked =

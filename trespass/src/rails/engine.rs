@@ -1,5 +1,6 @@
 //! The state machine of a connection's rails.
 
+mod devices;
 mod joining;
 pub(super) mod moving;
 
@@ -21,6 +22,8 @@ pub(crate) struct RailsSetup {
     ///
     /// [`DEVICES_MAX`]: crate::protocol::DEVICES_MAX
     pub(crate) rails: usize,
+    /// This side's devices, not fewer than rails.
+    pub(crate) own_devices: usize,
     /// An index of a device in a message must be below this.
     pub(crate) peer_devices: usize,
     /// The READs that a queue pair may have outstanding.
@@ -33,7 +36,8 @@ pub(crate) struct RailsSetup {
     pub(crate) probe_timeout: Duration,
     /// How long a rail stays out after its first failure.
     pub(crate) backoff: Duration,
-    /// How long a rail may be without requests before a probe shows whether it works.
+    /// How long a rail may be without requests before a probe shows whether it works. The connection
+    /// has no probes.
     pub(crate) keepalive: Option<Duration>,
 }
 
@@ -65,6 +69,8 @@ pub(crate) struct RailCounters {
     pub(crate) device_failures: u64,
     pub(crate) path_failures: u64,
     pub(crate) peer_failures: u64,
+    /// Rails that this side has stopped so that they get another device. They are no failures.
+    pub(crate) moves: u64,
     /// Frames and READs that were posted again over another rail.
     pub(crate) frames_repeated: u64,
     pub(crate) reads_repeated: u64,
@@ -77,18 +83,24 @@ pub(crate) struct Rails<B> {
     rails: Vec<Rail>,
     sent: SentFrames<B>,
     early: EarlyFrames<B>,
+    /// How long a RESET among these may wait.
+    reset_by: Option<Instant>,
     /// READs whose rail has failed, each with its block if that has returned.
     reads_again: VecDeque<(u64, Segment, Option<B>)>,
-    /// The connection's probe went down with its rail.
-    probe_again: bool,
     /// Messages to send, and the rail for those that must go over a certain one.
     messages: VecDeque<(Option<usize>, RailFrame)>,
     commands: VecDeque<RailCommand>,
+    /// Whether a rail shares its device of this side with one that came up before.
+    is_sharing: bool,
+    /// A bit for each device of this side whose port is active.
+    active: u8,
+    /// The time of the last `tick`.
+    ticked: Instant,
     has_begun_joining: bool,
     /// The connection ends, so that no rail is added.
     is_finishing: bool,
-    /// The number of times that a rail was chosen.
-    choices: u64,
+    /// The number of times that a rail was chosen, for short requests and for those that are measured.
+    choices: [u64; 2],
     counters: RailCounters,
     /// The cause of the last failure.
     last_cause: Option<RailCause>,
@@ -107,20 +119,23 @@ impl<B: Block> Rails<B> {
     pub(crate) fn new(setup: RailsSetup, first: u32, now: Instant) -> Self {
         let mut rails: Vec<_> = (0..setup.rails).map(|_| Rail::new(setup.backoff)).collect();
         rails[0].begin(1);
-        rails[0].state = RailState::Up;
-        rails[0].backoff.came_up(now);
+        (rails[0].state, rails[0].device) = (RailState::Up, Some(0));
+        rails[0].came_up(now);
         Self {
             setup,
             rails,
             sent: SentFrames::new(first),
             early: EarlyFrames::new(),
+            reset_by: None,
             reads_again: VecDeque::new(),
-            probe_again: false,
             messages: VecDeque::new(),
             commands: VecDeque::new(),
+            is_sharing: false,
+            active: u8::MAX,
+            ticked: now,
             has_begun_joining: false,
             is_finishing: false,
-            choices: 0,
+            choices: [0; 2],
             counters: RailCounters::default(),
             last_cause: None,
         }
@@ -199,9 +214,13 @@ impl<B: Block> Rails<B> {
         self.messages.is_empty()
             && !self.sent.is_due()
             && self.reads_again.is_empty()
-            && !self.probe_again
             && !self.rails.iter().any(|rail| rail.probe_is_due)
             && self.commands.is_empty()
+    }
+
+    /// Whether frames of a stopped rail wait for the peer's DOWN, before which nothing can be posted.
+    pub(crate) fn awaits_peer(&self) -> bool {
+        self.rails.iter().any(Rail::awaits_peer)
     }
 
     /// Adds no more rails if the connection ends.
@@ -218,9 +237,11 @@ impl<B: Block> Rails<B> {
             RailCause::Device => self.counters.device_failures += 1,
             RailCause::Path => self.counters.path_failures += 1,
             RailCause::Peer => self.counters.peer_failures += 1,
+            RailCause::Move => self.counters.moves += 1,
         }
         self.last_cause = Some(cause);
         self.rails[rail].state = RailState::Stopping;
+        self.note_sharing();
         self.rails[rail].probe_is_due = false;
         self.commands.retain(|command| {
             !matches!(command,
@@ -231,14 +252,18 @@ impl<B: Block> Rails<B> {
 
     /// Takes a rail out whose port is down. The last one stays, because its port may come back before
     /// its retries run out.
-    pub(crate) fn leave(&mut self, rail: usize) {
+    fn leave(&mut self, rail: usize) {
         if self.up() > 1 || !self.rails[rail].is_up() {
             self.fail(rail, RailCause::Device);
         }
     }
 
-    /// Handles the passing of time. The driver has polled all rails before.
-    pub(crate) fn tick(&mut self, now: Instant) {
+    /// Handles the passing of time. The driver has polled all rails before. Returns whether there may be
+    /// something to send or to do.
+    pub(crate) fn tick(&mut self, protocol: &mut ProtocolMachine<B>, now: Instant) -> bool {
+        self.ticked = now;
+        self.end_by_reset(protocol, now);
+        let mut is_due = false;
         for at in 0..self.rails.len() {
             let rail = &mut self.rails[at];
             let is_posted = matches!(rail.state, RailState::Up | RailState::Proving { .. });
@@ -249,35 +274,38 @@ impl<B: Block> Rails<B> {
             if rail.is_up()
                 && self.setup.keepalive.is_some_and(|idle| rail.idle_at(idle).is_some_and(|at| now >= at))
             {
-                rail.probe_is_due = true;
+                (rail.probe_is_due, is_due) = (true, true);
             }
-            match rail.state {
+            match self.rails[at].state {
                 RailState::Proving { until } | RailState::Offered { until } if now >= until => {
                     self.fail(at, RailCause::Path);
                 }
-                RailState::Down if !self.is_finishing && rail.retry_at.is_some_and(|retry| now >= retry) => {
+                RailState::Down if self.offer_deadline(at).is_some_and(|offer_at| now >= offer_at) => {
                     self.begin_offer(at);
                 }
+                RailState::Up => is_due |= self.consider_moving(at, now),
                 _ => {}
             }
         }
+        is_due || self.has_commands()
     }
 
     /// When [`tick`](Self::tick) must run.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        let of_rail = |rail: &Rail| match rail.state {
-            RailState::Up if rail.posted.is_empty() => {
-                self.setup.keepalive.and_then(|idle| rail.idle_at(idle))
+        let of_rail = |(at, rail): (usize, &Rail)| match rail.state {
+            RailState::Up => {
+                let probe = self.setup.keepalive.and_then(|idle| rail.idle_at(idle));
+                let overdue = rail.overdue_at(self.setup.request_timeout);
+                [probe, overdue, self.moving_deadline(at)].into_iter().flatten().min()
             }
-            RailState::Up => rail.overdue_at(self.setup.request_timeout),
             RailState::Proving { until } => {
                 rail.overdue_at(self.setup.request_timeout).map_or(Some(until), |at| Some(at.min(until)))
             }
             RailState::Offered { until } => Some(until),
-            RailState::Down if !self.is_finishing => rail.retry_at,
+            RailState::Down => self.offer_deadline(at),
             _ => None,
         };
-        self.rails.iter().filter_map(of_rail).min()
+        self.rails.iter().enumerate().filter_map(of_rail).chain(self.reset_by).min()
     }
 
     /// Only as many READs as the working rails take are given out.

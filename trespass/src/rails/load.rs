@@ -7,6 +7,9 @@ const OVERHEAD: u64 = 64;
 /// The shortest time, and the fewest bytes, of a measurement. Shorter ones show the latency instead.
 const SAMPLE_TIME: Duration = Duration::from_micros(500);
 const SAMPLE_BYTES: u64 = 64 << 10;
+/// A measurement counts the time with at least so many bytes under way. With fewer, too, the latency
+/// would be measured.
+const FULL: u64 = 8 << 10;
 /// How much slower than the fastest a rail may count.
 const SLOWEST: f64 = 10.0;
 /// The weight of a new measurement in the average.
@@ -18,42 +21,44 @@ pub(super) struct RailLoad {
     under_way: u64,
     /// Bytes per second, averaged; `None` before the first measurement.
     rate: Option<f64>,
-    /// Since when something is under way, if it is, as far as that does not count yet.
+    /// Since when enough is under way, if it is, as far as that does not count yet.
     since: Option<Instant>,
-    /// The time with something under way, and the bytes completed in it, of this measurement.
+    /// The time with enough under way, and the bytes completed in it, of this measurement.
     busy: Duration,
     completed: u64,
 }
 
 impl RailLoad {
-    /// Forgets what is under way, because the queue pair has ended. The rate stays known.
-    pub(super) fn reset(&mut self) {
-        *self = Self { rate: self.rate, ..Self::default() };
-    }
-
     pub(super) fn rate(&self) -> Option<f64> {
         self.rate
     }
 
     /// Counts a request that is posted.
     pub(super) fn begin(&mut self, len: usize, now: Instant) {
-        self.since.get_or_insert(now);
         self.under_way += len as u64 + OVERHEAD;
+        if self.under_way >= FULL {
+            self.since.get_or_insert(now);
+        }
     }
 
     /// Counts a request that has completed.
     pub(super) fn end(&mut self, len: usize, now: Instant) {
         let len = len as u64 + OVERHEAD;
         self.under_way = self.under_way.saturating_sub(len);
+        let Some(since) = self.since.take() else { return };
         self.completed += len;
-        let since = self.since.take().unwrap_or(now);
         self.busy += now.saturating_duration_since(since);
-        self.since = (self.under_way > 0).then_some(now);
+        self.since = (self.under_way >= FULL).then_some(now);
         if self.busy >= SAMPLE_TIME && self.completed >= SAMPLE_BYTES {
             let sample = self.completed as f64 / self.busy.as_secs_f64();
             self.rate = Some(self.rate.map_or(sample, |rate| rate + (sample - rate) * NEW));
             (self.busy, self.completed) = (Duration::ZERO, 0);
         }
+    }
+
+    /// Whether a request of this length alone is measured.
+    pub(super) fn measures(len: usize) -> bool {
+        len as u64 + OVERHEAD >= FULL
     }
 
     /// The seconds until `len` more bytes would complete. `fastest` is the rate of the fastest rail:
@@ -111,11 +116,11 @@ mod tests {
         assert!((600e6..700e6).contains(&rate), "{rate}");
     }
 
-    /// Few bytes show the latency of a rail.
+    /// Few bytes under way show the latency of a rail.
     #[test]
-    fn a_few_small_requests_measure_nothing() {
+    fn small_requests_measure_nothing() {
         let (mut load, mut now) = (RailLoad::default(), Instant::now());
-        for _ in 0..100 {
+        for _ in 0..10_000 {
             load.begin(8, now);
             now += Duration::from_millis(1);
             load.end(8, now);

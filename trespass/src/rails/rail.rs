@@ -40,6 +40,8 @@ pub(crate) enum RailCause {
     Path,
     /// The peer said that its end is down, or refused a request.
     Peer,
+    /// Nothing has failed. This side ends the sharing of a device.
+    Move,
 }
 
 /// A request in the send queue, oldest first.
@@ -51,8 +53,6 @@ pub(super) enum PostedRequest {
         len: usize,
     },
     Message,
-    /// A probe of this rail, not of the connection.
-    OwnProbe,
     Read {
         id: u64,
         from: Segment,
@@ -65,7 +65,7 @@ impl PostedRequest {
         match self {
             Self::Frame { len, .. } => *len,
             Self::Read { from, .. } => from.len as usize,
-            Self::Message | Self::OwnProbe | Self::Probe => 0,
+            Self::Message | Self::Probe => 0,
         }
     }
 }
@@ -120,10 +120,16 @@ pub(super) struct Rail {
     pub(super) retry_at: Option<Instant>,
     /// Generations since a path was last proven.
     pub(super) attempts: u32,
-    /// The count of choices when this rail was last chosen.
-    pub(super) chosen: u64,
+    /// The counts of choices when this rail was last chosen.
+    pub(super) chosen: [u64; 2],
+    /// This side's device, while there is a queue pair.
+    pub(super) device: Option<u8>,
     /// The peer's device at the other end.
     pub(super) peer_device: u8,
+    /// Since when the rail only waits for a sign that another one works, to move to another device.
+    pub(super) leaving: Option<Instant>,
+    /// How often it has moved since it last had a device alone.
+    pub(super) moves: u32,
     /// A probe is to be posted, because the rail had no requests for a while.
     pub(super) probe_is_due: bool,
     /// When the rail came up, or its last request completed.
@@ -150,8 +156,11 @@ impl Rail {
             backoff: Backoff::new(backoff),
             retry_at: None,
             attempts: 0,
-            chosen: 0,
+            chosen: [0; 2],
+            device: None,
             peer_device: 0,
+            leaving: None,
+            moves: 0,
             probe_is_due: false,
             idle_since: None,
             progress: None,
@@ -169,11 +178,26 @@ impl Rail {
         (self.peer_received, self.has_told) = (None, false);
         (self.progress, self.suspected, self.retry_at) = (None, None, None);
         (self.probe_is_due, self.idle_since) = (false, None);
-        self.load.reset();
+        (self.device, self.leaving) = (None, None);
+        // It may be another path.
+        self.load = RailLoad::default();
     }
 
     pub(super) fn is_up(&self) -> bool {
         self.state == RailState::Up
+    }
+
+    /// The peer's PROVE has arrived.
+    pub(super) fn came_up(&mut self, now: Instant) {
+        self.backoff.came_up(now);
+        self.idle_since = Some(now);
+    }
+
+    /// Whether it is stopped, and the peer has not said which of its frames have arrived.
+    pub(super) fn awaits_peer(&self) -> bool {
+        let is_frame = |send: &UnconfirmedSend| matches!(send, UnconfirmedSend::Frame(_));
+        matches!(self.state, RailState::Stopping | RailState::Stopped)
+            && self.unconfirmed.iter().any(is_frame)
     }
 
     /// Whether its queue pair must have receives. The driver posts the first ones when it connects
@@ -210,6 +234,11 @@ impl Rail {
         self.idle_since = Some(now);
         (self.progress, self.suspected) = ((!self.posted.is_empty()).then_some(now), None);
         Some(request)
+    }
+
+    /// Whether a request has completed at this time or later.
+    pub(super) fn has_completed_since(&self, time: Instant) -> bool {
+        self.idle_since.is_some_and(|completed| completed >= time)
     }
 
     /// When a probe is due, if the rail has no requests.

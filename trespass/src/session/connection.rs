@@ -191,7 +191,10 @@ impl Connection {
         pool: Pool,
     ) -> io::Result<Self> {
         let (gather, domain) = (driver.gather(), pool.domain_id());
-        let setup = ConnectionSetup { gather, domain, ..agreed.setup(config, link) };
+        let agreed_setup = agreed.setup(config, link);
+        // A probe over a rail that has failed must not end the connection.
+        let keepalive = agreed_setup.keepalive.filter(|_| !driver.has_own_probes());
+        let setup = ConnectionSetup { gather, domain, keepalive, ..agreed_setup };
         info.log_setup(&driver);
         let control = control_keepalive::keep(&driver, &agreed, config.control_keepalive);
         let mut protocol = ProtocolMachine::new(&setup)

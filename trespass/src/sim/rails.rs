@@ -30,10 +30,10 @@ struct Plan {
     disturbed: usize,
     /// Whether one rail that works at both ends is left alone.
     spares_one: bool,
-    /// Whether the connection has a keepalive.
-    keepalive: bool,
     /// Bytes that pass before further rails are added.
     join_after: u64,
+    /// How long a rail stays out after its first failure.
+    backoff: Duration,
     /// Memory for sending, if it is short.
     send_memory: Option<usize>,
     setup: [ConnectionSetupChoice; 2],
@@ -72,8 +72,8 @@ impl Plan {
             count,
             disturbed: rng.one_of(&[0, 20, 60, 200]),
             spares_one: true,
-            keepalive: false,
             join_after: 1000,
+            backoff: Duration::from_millis(rng.one_of(&[2, 100])),
             send_memory: None,
             setup,
         }
@@ -92,10 +92,6 @@ impl Plan {
             read_piece: 4096,
             low_water: 4,
             copies: true,
-            keepalive: self.keepalive.then_some(crate::protocol::Keepalive {
-                idle: Duration::from_millis(20),
-                timeout: Duration::from_secs(10),
-            }),
             own_devices: self.rails,
             peer_devices: self.rails,
             ..ConnectionSetup::new(self.kind, LinkType::Rc)
@@ -131,6 +127,7 @@ struct Sums {
     failures: u64,
     told_by_peer: u64,
     late: u64,
+    moves: u64,
     outages: Vec<Duration>,
 }
 
@@ -142,6 +139,7 @@ impl Sums {
             self.reads_repeated += counters.reads_repeated;
             self.failures += counters.path_failures + counters.device_failures;
             self.told_by_peer += counters.peer_failures;
+            self.moves += counters.moves;
         }
         self.late += outcome.late;
         self.outages.extend(outcome.outages);
@@ -156,6 +154,8 @@ struct Run {
     progress: [Progress; 2],
     /// The generation of each rail that was disturbed, and until when it may fail for that.
     doubted: Vec<Option<(u32, Option<Instant>)>>,
+    /// The ports that are down, with their end, and when they come back.
+    ports_down: Vec<(Instant, usize, usize)>,
     now: Instant,
     began: Instant,
     steps: u64,
@@ -191,12 +191,13 @@ impl Run {
         let rails = |end| RailsSetup {
             role: if end == 0 { Role::Client } else { Role::Server },
             rails: plan.rails,
+            own_devices: plan.rails,
             peer_devices: plan.rails,
             reads: plan.setup(0).reads(),
             join_after: plan.join_after,
             request_timeout: Duration::from_secs(3),
             probe_timeout: Duration::from_millis(300),
-            backoff: Duration::from_millis(100),
+            backoff: plan.backoff,
             keepalive: Some(Duration::from_secs(1)),
         };
         let depth = fabric.depth;
@@ -212,6 +213,7 @@ impl Run {
             fabric,
             progress: [Progress::default(); 2],
             doubted: vec![None; plan.rails],
+            ports_down: Vec::new(),
             now,
             began: now,
             steps: 0,
@@ -279,6 +281,7 @@ impl Run {
         if self.plan.disturbed > 0 && rng.one_in(self.plan.disturbed) {
             self.disturb(rng);
         }
+        self.raise_ports();
         for end in 0..2 {
             let is_over = |end: &RailsEnd| end.closed || end.failed.is_some();
             if is_over(&self.ends[1 - end]) && !is_over(&self.ends[end]) && rng.one_in(200) {
@@ -309,9 +312,10 @@ impl Run {
 
     /// Nothing moves: time passes up to the next deadline.
     fn pass_time(&mut self) {
+        let ports = self.ports_down.iter().map(|(until, ..)| Some(*until)).min();
         let deadlines =
             self.ends.iter().flat_map(|end| [end.rails.next_deadline(), end.protocol.next_deadline()]);
-        let next = deadlines.chain([self.fabric.next_time()]).flatten().min();
+        let next = deadlines.chain([self.fabric.next_time(), ports.flatten()]).flatten().min();
         let step = Duration::from_millis(20);
         self.now = next.map_or(self.now + step, |next| next.clamp(self.now, self.now + step));
     }
@@ -319,7 +323,8 @@ impl Run {
     fn disturb(&mut self, rng: &mut SimRng) {
         let rail = rng.within(0..self.plan.rails);
         let works = |rail: usize| {
-            let is_up = |end: &RailsEnd| end.rails.state(rail) == RailState::Up;
+            let is_up =
+                |end: &RailsEnd| end.rails.state(rail) == RailState::Up && !end.rails.is_leaving(rail);
             let is_doubted = self.doubted[rail].is_some_and(|(generation, until)| {
                 generation == self.ends[0].rails.generation(rail)
                     && until.is_none_or(|until| self.now < until)
@@ -331,6 +336,16 @@ impl Run {
             return;
         }
         let end = rng.within(0..2);
+        if rng.one_in(6) {
+            let device = self.ends[end].rails.device(rail);
+            let is_spared = |other: usize| works(other) && self.ends[end].rails.device(other) != device;
+            if let Some(device) = device
+                && (!self.plan.spares_one || (0..self.plan.rails).any(is_spared))
+            {
+                self.lower_port(end, device, self.now + rng.up_to(Duration::from_millis(500)));
+            }
+            return;
+        }
         let how = match rng.within(0..5) {
             0 => Disturbance::Cut(self.now + rng.up_to(Duration::from_millis(50))),
             1 => Disturbance::Cut(self.now + rng.up_to(Duration::from_secs(3))),
@@ -347,6 +362,27 @@ impl Run {
             }
             _ => Some((generation, until)),
         };
+    }
+
+    /// The port of an end's device is down until a time.
+    fn lower_port(&mut self, end: usize, device: usize, until: Instant) {
+        self.ports_down.push((until, end, device));
+        self.tell_ports(end);
+    }
+
+    /// Ports whose time has come are active again.
+    fn raise_ports(&mut self) {
+        let count = self.ports_down.len();
+        self.ports_down.retain(|(until, ..)| self.now < *until);
+        if self.ports_down.len() < count {
+            (0..2).for_each(|end| self.tell_ports(end));
+        }
+    }
+
+    fn tell_ports(&mut self, end: usize) {
+        let down = self.ports_down.iter().filter(|(_, at, _)| *at == end);
+        let down = down.fold(0, |down, (_, _, device)| down | 1 << device);
+        self.ends[end].rails.set_active(!down);
     }
 
     fn write(&mut self, end: usize, rng: &mut SimRng) {
@@ -485,15 +521,16 @@ fn i22_rails_that_fail_lose_and_repeat_nothing() {
     explore(2_000_000, |seed, mut rng| run(seed, Plan::random(&mut rng), &mut rng, &mut sums));
     sums.outages.sort();
     let median = sums.outages.get(sums.outages.len() / 2).copied();
-    let Sums { joined, frames_repeated, reads_repeated, failures, told_by_peer, late, ref outages } = sums;
+    let Sums { joined, frames_repeated, reads_repeated, failures, told_by_peer, late, moves, ref outages } =
+        sums;
     println!(
-        "{joined} rails joined, {failures} failed, {told_by_peer} were told to be down; {frames_repeated} frames and \
+        "{joined} rails joined, {failures} failed, {told_by_peer} were told to be down, {moves} moved; {frames_repeated} frames and \
          {reads_repeated} READs went again; {late} late packets; {} outages of {median:?} in the median, {:?} at most",
         outages.len(),
         outages.last(),
     );
     if std::env::var_os("TRESPASS_SIM_SEED").is_none() {
-        let counts = [joined, frames_repeated, reads_repeated, failures, told_by_peer, late];
+        let counts = [joined, frames_repeated, reads_repeated, failures, told_by_peer, late, moves];
         assert!(counts.iter().all(|count| *count > 0), "something never happened: {counts:?}");
         assert!(median.is_some_and(|median| median <= Duration::from_millis(50)), "{median:?}");
     }

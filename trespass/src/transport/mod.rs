@@ -178,6 +178,17 @@ impl TransportDriver {
         }
     }
 
+    /// Whether the transport probes its paths itself.
+    pub(crate) fn has_own_probes(&self) -> bool {
+        match self {
+            Self::Tcp(_) => false,
+            #[cfg(feature = "rdma")]
+            Self::Rc(_) => false,
+            #[cfg(feature = "rdma")]
+            Self::Rails(_) => true,
+        }
+    }
+
     /// Handles a completion of this connection that the worker polled from its completion queue.
     #[cfg_attr(not(feature = "rdma"), allow(unused_variables))]
     pub(crate) fn completed(&mut self, protocol: &mut ProtocolMachine<Block>, completed: WorkCompletion) {

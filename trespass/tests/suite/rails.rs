@@ -1,8 +1,10 @@
 //! Connections over several software devices, some of which fail. One of them is left alone, so that
 //! programs notice nothing: all data arrives once and in order, and every lent block returns.
 
+use std::io::{ErrorKind, Read, Write};
 use std::net::Ipv4Addr;
 use std::process::ExitCode;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use sideway::soft::{self, faults};
@@ -27,7 +29,8 @@ pub(crate) fn run(part: &'static str) -> ExitCode {
     let mut suite = Suite::<Fixture>::default().of_part(part);
     cases!(suite: further_rails_join, failures_of_single_requests_are_not_visible, hung_requests_are_given_up,
         ports_that_flap_are_not_visible, a_thousand_failures_lose_nothing, without_a_rail_the_connection_fails,
-        one_device_is_one_rail);
+        sources_that_the_peer_may_still_read_are_kept, one_device_is_one_rail,
+        a_program_that_computes_repeats_its_frames, a_silent_device_of_an_idle_connection_is_given_up);
     let fixture = Ok(Fixture::new(Target::SoftRails, Ipv4Addr::LOCALHOST.into()));
     suite.run(
         &test_harness::arguments(),
@@ -205,12 +208,84 @@ fn without_a_rail_the_connection_fails(fixture: &Fixture) -> Outcome {
     let deadline = Instant::now() + LONG;
     let error = loop {
         assert!(Instant::now() < deadline, "nobody was told");
-        let sent = std::io::Write::write_all(&mut client, &[1; 1000]);
+        let sent = client.write_all(&[1; 1000]);
         if let Err(error) = sent {
             break error;
         }
     };
     assert!(traffic::is_failure(&error), "{error}");
+    faults::clear();
+    Ok(())
+}
+
+/// A rail fails within a write, and the program makes no other call for a while. The peer waits.
+fn a_program_that_computes_repeats_its_frames(fixture: &Fixture) -> Outcome {
+    faults::clear();
+    let mut slowest = Duration::ZERO;
+    for seed in 0..6 {
+        let mut ends = streams(fixture, &builder(fixture));
+        until_all_join(&mut ends, Stream::stats, greet_both);
+        let [mut client, mut server] = ends;
+        server.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        let begin = thread::scope(|scope| {
+            let waits = scope.spawn(|| {
+                server.read_exact(&mut [0; 1000]).unwrap();
+                Instant::now()
+            });
+            thread::sleep(Duration::from_millis(5));
+            rules("qp_fatal opcode=send,send_with_imm nth=1", seed);
+            let begin = Instant::now();
+            client.write_all(&[1; 1000]).unwrap();
+            thread::sleep(Duration::from_millis(500));
+            waits.join().unwrap() - begin
+        });
+        slowest = slowest.max(begin);
+        faults::clear();
+    }
+    println!("the peer had the bytes after {slowest:?} at most");
+    assert!(slowest < Duration::from_millis(400), "{slowest:?}");
+    Ok(())
+}
+
+/// The keepalive is shorter than the time after which a rail is given up.
+fn a_silent_device_of_an_idle_connection_is_given_up(fixture: &Fixture) -> Outcome {
+    faults::clear();
+    let builder = builder(fixture);
+    let builder = builder.keepalive(Some(Duration::from_millis(200))).rail_timeout(Duration::from_secs(3));
+    let mut ends = streams(fixture, &builder);
+    until_all_join(&mut ends, Stream::stats, greet_both);
+    rules("hang=silent opcode=rdma_write device=soft0", 1);
+    let (begin, deadline) = (Instant::now(), Instant::now() + LONG);
+    while ends.iter().all(|end| end.stats().rails_failed == 0) {
+        assert!(Instant::now() < deadline, "{:?}", [ends[0].stats(), ends[1].stats()]);
+        for end in &mut ends {
+            end.set_read_timeout(Some(Duration::from_millis(10))).unwrap();
+            assert_eq!(end.read(&mut [0; 8]).unwrap_err().kind(), ErrorKind::WouldBlock);
+        }
+    }
+    println!("given up after {:?}", begin.elapsed());
+    ends.iter().for_each(|end| end.set_read_timeout(None).unwrap());
+    greet_both(&mut ends);
+    faults::clear();
+    Ok(())
+}
+
+/// The devices do not stop the queue pairs, so that the peer could still read a lent block.
+fn sources_that_the_peer_may_still_read_are_kept(fixture: &Fixture) -> Outcome {
+    faults::clear();
+    let mut ends = streams(fixture, &builder(fixture));
+    until_all_join(&mut ends, Stream::stats, greet_both);
+    let [mut client, server] = ends;
+    let mut block = client.buffer(300_000).unwrap();
+    block.bytes_mut()[..300_000].fill(7);
+    let place = block.as_ptr();
+    rules("hang opcode=rdma_read; errno=EIO call=modify_qp", 1);
+    let ticket = client.send_buf(block, 300_000).map_err(|refused| refused.error).unwrap();
+    drop(server);
+    let back = client.next_completion().unwrap().expect("a lent block");
+    assert_eq!((back.ticket, back.sent), (ticket, false));
+    assert!(back.block.bytes()[..300_000] == [7; 300_000]);
+    assert_ne!(back.block.as_ptr(), place, "the peer may still read it there");
     faults::clear();
     Ok(())
 }

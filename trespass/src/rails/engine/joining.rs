@@ -28,7 +28,6 @@ impl<B: Block> Rails<B> {
     pub(super) fn begin_offer(&mut self, at: usize) {
         let rail = &mut self.rails[at];
         rail.begin(rail.generation + 1);
-        rail.attempts += 1;
         self.commands.push_back(RailCommand::Create { rail: at, offer: None });
     }
 
@@ -39,8 +38,10 @@ impl<B: Block> Rails<B> {
         if rail.state != RailState::Creating {
             return;
         }
+        rail.device = made.map(|(device, _)| device);
         match (made, self.setup.role) {
             (Some((device, endpoint)), Role::Client) => {
+                rail.attempts += 1;
                 rail.state = RailState::Offered { until };
                 let attempt = rail.attempts;
                 self.say(None, at, RailMessage::Offer { device, attempt, endpoint });
@@ -153,7 +154,8 @@ impl<B: Block> Rails<B> {
         }
         rail.state = RailState::Up;
         rail.attempts = 0;
-        rail.backoff.came_up(now);
+        rail.came_up(now);
+        self.note_sharing();
         self.counters.joined += 1;
         self.limit_reads(protocol);
         if self.setup.role == Role::Server {
@@ -207,8 +209,7 @@ impl<B: Block> Rails<B> {
         now: Instant,
     ) -> Result<(), ProtocolError> {
         let rail = &mut self.rails[at];
-        rail.state = RailState::Stopped;
-        rail.load.reset();
+        (rail.state, rail.device) = (RailState::Stopped, None);
         debug_assert!(rail.posted.is_empty(), "the driver has handed in every request");
         rail.posted.clear();
         self.limit_reads(protocol);
@@ -267,7 +268,7 @@ impl<B: Block> Rails<B> {
     /// A rail has no queue pair any more. The client makes another one later.
     fn give_up(&mut self, at: usize, now: Instant) {
         let rail = &mut self.rails[at];
-        rail.state = RailState::Down;
+        (rail.state, rail.device) = (RailState::Down, None);
         let out = rail.backoff.failed(now);
         rail.retry_at = (self.setup.role == Role::Client).then(|| now + out);
     }

@@ -1,28 +1,33 @@
 //! What moves over the rails: the choice of a rail for each request, completions, arrivals, and
 //! what is sent again.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use super::super::load::RailLoad;
 use super::super::message::RailFrame;
 use super::super::order::ArrivedFrame;
 use super::super::rail::{PostedRequest, UnconfirmedSend};
 use super::Rails;
 use crate::protocol::frame::{FrameType, HEADER_LEN, Head, Immediate};
 use crate::protocol::{
-    Block, Blocks, CallBuffer, CompletedTransmit, Frame, ProtocolError, ProtocolMachine, Purpose,
-    ReadRequest, TransmitItem,
+    Block, Blocks, CallBuffer, CompletedTransmit, FailureCause, Frame, ProtocolError, ProtocolMachine,
+    Purpose, ReadRequest, TransmitItem,
 };
 
 /// One choice in this many takes the rail that was not chosen for longest, so that a rail that has
-/// become faster is found again.
+/// become faster is found again. Requests that are too short for a measurement count apart.
 const SAMPLE: u64 = 64;
+
+/// How long a RESET waits for the frames before it. Its sender waits as long for their completions,
+/// and then gives them up.
+const RESET_WAIT: Duration = Duration::from_millis(100);
 
 /// What a driver posts to a rail.
 #[derive(Debug)]
 pub(crate) enum RailItem<B> {
     /// A message about a rail.
     Message(RailFrame),
-    /// A frame, READ or probe of the connection. A frame that is sent again has its number.
+    /// A frame or READ of the connection. A frame that is sent again has its number.
     Transmit(TransmitItem<B>),
     /// A probe of a rail that had no requests for a while.
     Probe,
@@ -48,20 +53,21 @@ impl<B: Block> Rails<B> {
         is_read: bool,
         has_room: impl Fn(usize) -> bool,
     ) -> Option<usize> {
-        self.choices += 1;
+        let class = usize::from(RailLoad::measures(len));
+        self.choices[class] += 1;
         let reads = self.setup.reads;
         let rails = self.rails.iter().enumerate();
         let takes =
             rails.filter(|(at, rail)| rail.is_up() && has_room(*at) && !(is_read && rail.reads() >= reads));
-        let chosen = if self.choices.is_multiple_of(SAMPLE) {
-            takes.min_by_key(|(_, rail)| rail.chosen)
+        let chosen = if self.choices[class].is_multiple_of(SAMPLE) {
+            takes.min_by_key(|(_, rail)| rail.chosen[class])
         } else {
             let fastest = self.rails.iter().filter_map(|rail| rail.load.rate()).fold(1.0, f64::max);
             let time = |rail: &super::Rail| rail.load.time_for(len, fastest);
             takes.min_by(|(_, one), (_, other)| time(one).total_cmp(&time(other)))
         };
         let (at, _) = chosen?;
-        self.rails[at].chosen = self.choices;
+        self.rails[at].chosen[class] = self.choices[class];
         Some(at)
     }
 
@@ -88,12 +94,6 @@ impl<B: Block> Rails<B> {
         {
             self.counters.frames_repeated += 1;
             return Some((rail, RailItem::Transmit(TransmitItem::Send(frame))));
-        }
-        if self.probe_again
-            && let Some(rail) = self.choose(0, false, &has_room)
-        {
-            self.probe_again = false;
-            return Some((rail, RailItem::Transmit(TransmitItem::Probe)));
         }
         let (rail, read) = self.next_read_again(blocks, starved, &has_room)?;
         self.counters.reads_repeated += 1;
@@ -146,8 +146,7 @@ impl<B: Block> Rails<B> {
             RailItem::Transmit(TransmitItem::Read(read)) => {
                 PostedRequest::Read { id: read.id, from: read.from }
             }
-            RailItem::Transmit(TransmitItem::Probe) => PostedRequest::Probe,
-            RailItem::Probe => PostedRequest::OwnProbe,
+            RailItem::Transmit(TransmitItem::Probe) | RailItem::Probe => PostedRequest::Probe,
         };
         self.rails[rail].post(request, now);
     }
@@ -168,7 +167,7 @@ impl<B: Block> Rails<B> {
                 }
                 drop(pieces);
             }
-            (Some(PostedRequest::Message | PostedRequest::OwnProbe), _) => {}
+            (Some(PostedRequest::Message | PostedRequest::Probe), _) => {}
             (_, done) => protocol.done(done),
         }
     }
@@ -183,7 +182,6 @@ impl<B: Block> Rails<B> {
             (Some(PostedRequest::Read { id, from }), CompletedTransmit::Read { block, .. }) => {
                 self.reads_again.push_back((id, from, Some(block)));
             }
-            (Some(PostedRequest::Probe), _) => self.probe_again = true,
             _ => {}
         }
     }
@@ -197,7 +195,6 @@ impl<B: Block> Rails<B> {
                 self.sent.lost(seq, block.map_or(&[], |piece| piece.block.bytes()));
             }
             (Some(PostedRequest::Read { id, from }), _) => self.reads_again.push_back((id, from, None)),
-            (Some(PostedRequest::Probe), _) => self.probe_again = true,
             _ => {}
         }
     }
@@ -237,8 +234,13 @@ impl<B: Block> Rails<B> {
                     self.hand_in(next, protocol, &mut CallBuffer::default(), spare);
                 }
             }
-        } else if self.early.keep(ahead as usize, ArrivedFrame { block, len, immediate }).is_err() {
-            protocol.violated(ProtocolError::Sequence { expected, came: expected.wrapping_add(ahead) });
+        } else {
+            if immediate.is_none() && frame.first() == Some(&(FrameType::Reset as u8)) {
+                self.reset_by.get_or_insert(now + RESET_WAIT);
+            }
+            if self.early.keep(ahead as usize, ArrivedFrame { block, len, immediate }).is_err() {
+                protocol.violated(ProtocolError::Sequence { expected, came: expected.wrapping_add(ahead) });
+            }
         }
         self.confirm(protocol);
     }
@@ -255,6 +257,19 @@ impl<B: Block> Rails<B> {
         }
     }
 
+    /// Whether the peer has sent a RESET that waits for the frames before it.
+    pub(crate) fn has_reset(&self) -> bool {
+        self.reset_by.is_some()
+    }
+
+    /// Ends the connection by a RESET before which frames are missing for too long.
+    pub(super) fn end_by_reset(&mut self, protocol: &mut ProtocolMachine<B>, now: Instant) {
+        if self.reset_by.is_some_and(|until| now >= until) {
+            self.reset_by = None;
+            protocol.failed(FailureCause::PeerReset);
+        }
+    }
+
     /// Lets go of frames that the peer's process has.
     pub(super) fn confirm(&mut self, protocol: &mut ProtocolMachine<B>) {
         let before = protocol.received_by_peer();
@@ -267,8 +282,8 @@ impl<B: Block> Rails<B> {
     /// Drops what waits, because the connection has failed.
     pub(crate) fn abandon(&mut self) {
         self.early.clear();
+        self.reset_by = None;
         self.reads_again.clear();
-        self.probe_again = false;
         self.messages.clear();
     }
 }
@@ -280,14 +295,14 @@ fn seq_of<B: Block>(frame: &Frame<B>) -> u32 {
     u32::from_le_bytes(*bytes.expect("a frame begins with its header"))
 }
 
-/// How far a received frame is ahead of the expected one. A RESET counts as expected, because its
-/// sender may have given up frames before it, and so does a frame without a whole header.
+/// How far a received frame is ahead of the expected one. A frame without a whole header counts as
+/// expected.
 fn number_ahead(frame: &[u8], immediate: Option<Immediate>, expected: u32) -> u32 {
     if let Some(immediate) = immediate {
         return immediate.header(expected, 0, 0).seq.wrapping_sub(expected);
     }
     match frame.first_chunk::<HEADER_LEN>() {
-        Some([kind, _, _, _, s0, s1, s2, s3, ..]) if *kind != FrameType::Reset as u8 => {
+        Some([_, _, _, _, s0, s1, s2, s3, ..]) => {
             u32::from_le_bytes([*s0, *s1, *s2, *s3]).wrapping_sub(expected)
         }
         _ => 0,

@@ -13,11 +13,16 @@ use crate::sim::rng::SimRng;
 fn settle(run: &mut Run, rng: &mut SimRng, time: Duration) {
     let until = run.now + time;
     while run.now < until {
-        for _ in 0..50 {
+        // A turn may poll only a part.
+        let mut idle = 0;
+        while idle < 8 {
             for end in 0..2 {
                 run.ends[end].turn(&mut run.fabric, run.now, rng);
             }
-            while run.fabric.step(run.now, rng) {}
+            idle += 1;
+            while run.fabric.step(run.now, rng) {
+                idle = 0;
+            }
         }
         run.now += Duration::from_millis(10);
     }
@@ -29,6 +34,7 @@ fn idle_plan(rng: &mut SimRng) -> Plan {
         rails: 2,
         count: [60_000; 2],
         disturbed: 0,
+        backoff: Duration::from_millis(100),
         spares_one: true,
         join_after: 0,
         ..Plan::random(rng)
@@ -66,12 +72,116 @@ fn flaps_of_an_idle_connection() {
     assert!(run.ends.iter().all(|end| end.failed.is_none()));
 }
 
-/// the keepalive's probe is in the send queue of a rail that goes out. The other rail works.
+fn all_up(run: &Run) -> bool {
+    (0..2).all(|end| (0..2).all(|rail| run.ends[end].rails.state(rail) == RailState::Up))
+}
+
+/// The server's devices of both rails.
+fn devices(run: &Run) -> [Option<usize>; 2] {
+    [0, 1].map(|rail| run.ends[1].rails.device(rail))
+}
+
+/// a port of the server goes down. Its rail comes back over the server's other device, and moves back
+/// when the port is active again.
 #[test]
-fn probe_goes_down_with_its_rail() {
+fn a_rail_leaves_a_device_that_it_shares() {
+    let mut rng = SimRng::new(7);
+    let plan = idle_plan(&mut rng);
+    let mut run = Run::new(7, plan);
+    settle(&mut run, &mut rng, Duration::from_secs(2));
+    assert_eq!((all_up(&run), devices(&run)), (true, [Some(0), Some(1)]));
+    let far = run.now + Duration::from_secs(1000);
+    run.lower_port(1, 1, far);
+    settle(&mut run, &mut rng, Duration::from_secs(60));
+    assert_eq!((all_up(&run), devices(&run)), (true, [Some(0), Some(0)]));
+    assert_eq!(run.ends[1].rails.counters().moves, 0, "no other device is active");
+    run.ports_down.clear();
+    run.tell_ports(1);
+    settle(&mut run, &mut rng, Duration::from_secs(2));
+    assert_eq!(run.ends[1].rails.counters().moves, 1);
+    // Chance may refuse the first queue pair.
+    settle(&mut run, &mut rng, Duration::from_secs(10));
+    assert_eq!((all_up(&run), devices(&run)), (true, [Some(0), Some(1)]));
+    assert!(run.ends.iter().all(|end| end.failed.is_none()));
+}
+
+/// no rail leaves a device that it shares while the other one does not answer.
+#[test]
+fn a_rail_stays_while_no_other_answers() {
+    let mut rng = SimRng::new(8);
+    let plan = idle_plan(&mut rng);
+    let mut run = Run::new(8, plan);
+    settle(&mut run, &mut rng, Duration::from_secs(2));
+    let far = run.now + Duration::from_secs(1000);
+    run.lower_port(1, 1, far);
+    settle(&mut run, &mut rng, Duration::from_secs(60));
+    assert_eq!((all_up(&run), devices(&run)), (true, [Some(0), Some(0)]));
+    run.fabric.disturb(0, Disturbance::Cut(far));
+    run.ports_down.clear();
+    run.tell_ports(1);
+    settle(&mut run, &mut rng, Duration::from_secs(10));
+    assert!(run.ends.iter().all(|end| end.failed.is_none() && end.rails.up() == 1));
+    assert_eq!(run.ends[1].rails.counters().moves, 0, "rail 1 was the only one");
+}
+
+/// a device over which no rail comes up is tried ever less often.
+#[test]
+fn moves_that_do_not_help_become_rare() {
+    let mut rng = SimRng::new(9);
+    let plan = idle_plan(&mut rng);
+    let mut run = Run::new(9, plan);
+    run.ends[1].refused_device = Some(1);
+    settle(&mut run, &mut rng, Duration::from_secs(5));
+    assert_eq!((all_up(&run), devices(&run)), (true, [Some(0), Some(0)]));
+    settle(&mut run, &mut rng, Duration::from_secs(600));
+    let moves = run.ends[1].rails.counters().moves;
+    assert!((2..8).contains(&moves), "{moves} moves in ten minutes");
+    assert!(run.ends.iter().all(|end| end.failed.is_none()));
+}
+
+/// a port of the client goes down. The client offers nothing until it is active again, and then soon.
+#[test]
+fn a_port_of_the_client_is_waited_for() {
+    let mut rng = SimRng::new(10);
+    let plan = idle_plan(&mut rng);
+    let mut run = Run::new(10, plan);
+    settle(&mut run, &mut rng, Duration::from_secs(2));
+    let far = run.now + Duration::from_secs(1000);
+    run.lower_port(0, 1, far);
+    let generation = run.ends[0].rails.generation(1);
+    settle(&mut run, &mut rng, Duration::from_secs(60));
+    assert_eq!(run.ends[0].rails.generation(1), generation, "the port is down");
+    run.ports_down.clear();
+    run.tell_ports(0);
+    settle(&mut run, &mut rng, Duration::from_secs(2));
+    assert_eq!((all_up(&run), devices(&run)), (true, [Some(0), Some(1)]));
+    assert_eq!(run.ends[1].rails.counters().moves, 0);
+}
+
+/// a port of the server that goes down and up all the time does not make its rail come and go as often.
+#[test]
+fn a_port_that_flaps_moves_few_rails() {
+    let mut rng = SimRng::new(11);
+    let plan = idle_plan(&mut rng);
+    let mut run = Run::new(11, plan);
+    settle(&mut run, &mut rng, Duration::from_secs(2));
+    for _ in 0..100 {
+        run.lower_port(1, 1, run.now);
+        settle(&mut run, &mut rng, Duration::from_millis(500));
+        run.raise_ports();
+        settle(&mut run, &mut rng, Duration::from_millis(500));
+    }
+    let joined = run.ends[1].rails.counters().joined;
+    assert!(joined < 20, "joined {joined} times in 100 failures");
+    assert!(run.ends.iter().all(|end| end.failed.is_none()));
+}
+
+/// a wire of an idle connection is cut, which the probe of that rail finds. The other rail works.
+#[test]
+fn a_probe_finds_an_idle_rail_that_is_cut() {
     for seed in 1..20 {
         let mut rng = SimRng::new(seed);
-        let plan = Plan { keepalive: true, ..idle_plan(&mut rng) };
+        let plan = idle_plan(&mut rng);
         let mut run = Run::new(seed, plan);
         settle(&mut run, &mut rng, Duration::from_millis(500));
         // Both rails are up, and nothing but probes moves. One wire is cut for good.
@@ -84,6 +194,7 @@ fn probe_goes_down_with_its_rail() {
         let up: Vec<_> = run.ends.iter().map(|end| end.rails.up()).collect();
         let failed = [&run.ends[0].failed, &run.ends[1].failed];
         assert!(failed.iter().all(|failed| failed.is_none()), "seed {seed}: {failed:?}, rails up {up:?}");
+        assert_eq!(up, [1, 1], "seed {seed}");
     }
 }
 
@@ -255,4 +366,58 @@ fn data_behind_its_fin_is_not_delivered() {
     assert!(!run.ends[0].protocol.is_delivered(), "300 bytes are not delivered");
     run.ends[0].protocol.failed(crate::protocol::FailureCause::PeerGone);
     assert!(run.ends[0].protocol.left_undelivered(), "300 bytes were never delivered");
+}
+
+/// 300 bytes are on their way over rail 0, whose wire is cut, and a RESET overtakes them over rail 1.
+fn reset_overtakes_data(cut: Duration) -> (Run, SimRng) {
+    let mut rng = SimRng::new(6);
+    let plan = idle_plan(&mut rng);
+    let mut run = Run::new(6, plan);
+    settle(&mut run, &mut rng, Duration::from_millis(500));
+    run.fabric.disturb(0, Disturbance::Cut(run.now + cut));
+    // The rail that was used less goes first among equal ones.
+    for _ in 0..2 {
+        let side = &mut run.ends[0];
+        assert!(matches!(side.protocol.write(&[IoSlice::new(&[7; 300])], &mut side.memory), Ok(300)));
+        side.turn(&mut run.fabric, run.now, &mut rng);
+    }
+    let number = run.ends[0].protocol.next_number();
+    assert_ne!(run.ends[1].protocol.expected(), number, "nothing has arrived");
+    inject(&mut run, 1, 1, &words([11, 0, 0, 0], [number, 0, 0]));
+    assert!(run.ends[1].protocol.failure().is_none(), "data before the RESET is on its way");
+    settle(&mut run, &mut rng, Duration::from_millis(50));
+    (run, rng)
+}
+
+/// data that was sent before a RESET arrives before it, although the RESET came over another rail.
+#[test]
+fn a_reset_waits_for_the_data_before_it() {
+    let (run, _) = reset_overtakes_data(Duration::from_millis(20));
+    assert_eq!(run.ends[1].protocol.counters().bytes_received, 600);
+    assert!(matches!(run.ends[1].failed, Some(crate::protocol::FailureCause::PeerReset)));
+}
+
+/// it does not wait for ever.
+#[test]
+fn a_reset_ends_the_connection_soon() {
+    let (mut run, mut rng) = reset_overtakes_data(Duration::from_secs(1000));
+    assert!(run.ends[1].failed.is_none());
+    settle(&mut run, &mut rng, Duration::from_millis(100));
+    assert!(matches!(run.ends[1].failed, Some(crate::protocol::FailureCause::PeerReset)));
+}
+
+/// long and short requests take turns. The long ones, which are measured, try each rail at times.
+#[test]
+fn each_rail_gets_long_requests_at_times() {
+    let mut rng = SimRng::new(12);
+    let plan = idle_plan(&mut rng);
+    let mut run = Run::new(12, plan);
+    settle(&mut run, &mut rng, Duration::from_secs(2));
+    let rails = &mut run.ends[0].rails;
+    let mut tried = [0; 2];
+    for _ in 0..256 {
+        tried[rails.choose(256 << 10, true, |_| true).expect("a rail")] += 1;
+        rails.choose(64, false, |_| true).expect("a rail");
+    }
+    assert!(tried.iter().all(|count| *count >= 2), "{tried:?}");
 }

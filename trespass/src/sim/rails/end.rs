@@ -30,7 +30,6 @@ pub(super) struct RailsEnd {
     held: Option<TransmitItem<SimBlock>>,
     slot_size: usize,
     depth: usize,
-    devices: usize,
     /// What a device did not return.
     quarantined: Vec<CompletedTransmit<SimBlock>>,
     pub(super) returned: u64,
@@ -40,6 +39,8 @@ pub(super) struct RailsEnd {
     failed_at: Option<(usize, Instant)>,
     /// How long that took each time.
     pub(super) outages: Vec<Duration>,
+    /// A device with which no queue pair can be made.
+    pub(super) refused_device: Option<usize>,
     /// The test speaks for its peer.
     pub(super) is_lied_to: bool,
     /// The beginning of a message that is taken in parts.
@@ -74,7 +75,6 @@ impl RailsEnd {
         protocol.tick(now);
         let mut pairs: Vec<_> = (0..rails.rails).map(|_| None).collect();
         pairs[0] = Some(SimRail { qp, queue: PostedSends::new(depth) });
-        let devices = setup.own_devices;
         Self {
             which,
             rails: Rails::new(rails, protocol.next_number(), now),
@@ -85,13 +85,13 @@ impl RailsEnd {
             held: None,
             slot_size: setup.own.slot_size as usize,
             depth,
-            devices,
             quarantined: Vec::new(),
             returned: 0,
             failed: None,
             closed: false,
             failed_at: None,
             outages: Vec::new(),
+            refused_device: None,
             is_lied_to: false,
             partial: Vec::new(),
         }
@@ -130,7 +130,7 @@ impl RailsEnd {
         }
         self.rails.consider_joining(&self.protocol, now);
         if most == usize::MAX {
-            self.rails.tick(now);
+            self.rails.tick(&mut self.protocol, now);
         }
         self.protocol.tick(now);
         while let Some(command) = self.rails.take_command() {
@@ -214,9 +214,14 @@ impl RailsEnd {
     fn execute(&mut self, fabric: &mut Fabric, command: RailCommand, now: Instant, rng: &mut SimRng) {
         match command {
             RailCommand::Create { rail, offer } => {
-                if rng.one_in(16) {
+                let device = match &offer {
+                    Some(offer) => self.rails.device_to_answer(offer, |device| device != rail),
+                    None => self.rails.device_to_offer(rail),
+                };
+                let refused = self.refused_device;
+                let Some(device) = device.filter(|device| Some(*device) != refused && !rng.one_in(16)) else {
                     return self.rails.created(rail, None, now);
-                }
+                };
                 let qp = fabric.create(self.which, rail);
                 self.pairs[rail] = Some(SimRail { qp, queue: PostedSends::new(self.depth) });
                 if let Some(offer) = offer {
@@ -226,8 +231,7 @@ impl RailsEnd {
                         return self.rails.created(rail, None, now);
                     }
                 }
-                let device = (rail % self.devices) as u8;
-                self.rails.created(rail, Some((device, endpoint(qp))), now);
+                self.rails.created(rail, Some((device as u8, endpoint(qp))), now);
             }
             RailCommand::Connect { rail, peer } => {
                 if let Some(SimRail { qp, .. }) = &self.pairs[rail] {

@@ -4,12 +4,13 @@ use std::io::{self, IoSlice};
 use std::net::TcpStream;
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use mio::{Interest, Registry, Token};
 use sideway::ibverbs::queue_pair::{PostSendGuard, QueuePair, QueuePairAttributeMask, WorkRequestFlags};
 
 use super::DeviceBlock;
+use super::close_phase::{ClosePhase, UnsentState};
 use super::cm_queue_pair::CmQueuePair;
 use super::completions::{fail_transport, take_any_completion, take_completion};
 use super::control_channel::{CmControl, ControlChannel};
@@ -25,22 +26,6 @@ use crate::protocol::{
     ProtocolMachine, Purpose, TransmitItem,
 };
 use crate::transport::{Driver, PollScope, Sources, SystemEvent};
-
-/// How long the driver waits for a RESET frame to be acknowledged before it stops the queue pair.
-const RESET_TIMEOUT: Duration = Duration::from_millis(100);
-
-/// The phases of a connection's end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ClosePhase {
-    /// The queue pair is in use.
-    Open,
-    /// The connection has failed on this side, and a RESET frame is on its way to the peer.
-    Resetting { until: Instant },
-    /// The queue pair is stopped, and its outstanding requests are being flushed.
-    Draining { until: Instant },
-    /// The device holds no request of the queue pair any more.
-    Drained,
-}
 
 /// A connection's queue pair with its control channel, whose end tells that the peer has gone.
 pub(crate) struct RcDriver<B: DeviceBlock> {
@@ -108,12 +93,12 @@ impl<B: DeviceBlock> RcDriver<B> {
     /// Whether the device holds no request any more.
     #[cfg(test)]
     pub(super) fn is_over(&self) -> bool {
-        self.phase == ClosePhase::Drained
+        self.phase == ClosePhase::Over
     }
 
     /// After a failure: whether the RESET frame is acknowledged, or given up.
     pub(crate) fn has_told_peer(&self) -> bool {
-        !matches!(self.phase, ClosePhase::Open | ClosePhase::Resetting { .. })
+        self.phase.has_told_peer()
     }
 
     /// Whether it shares no completion queue.
@@ -433,25 +418,13 @@ impl<B: DeviceBlock> RcDriver<B> {
         moved
     }
 
-    /// Whether the queue pair can be stopped. After a failure, it first gets up to
-    /// [`RESET_TIMEOUT`] to complete its sends, among them the RESET frame.
     fn may_end(&mut self, protocol: &ProtocolMachine<B>, now: Instant) -> bool {
-        let told = self.broken || self.pair.sends.is_empty();
-        if protocol.is_closed() {
-            return told;
-        }
-        if protocol.failure().is_none() {
-            return false;
-        }
-        let told = told && (self.broken || self.held.is_none());
-        match self.phase {
-            ClosePhase::Resetting { until } => told || now >= until,
-            _ if told => true,
-            _ => {
-                self.phase = ClosePhase::Resetting { until: now + RESET_TIMEOUT };
-                false
-            }
-        }
+        let unsent = UnsentState {
+            is_broken: self.broken,
+            is_sending: !self.pair.sends.is_empty(),
+            holds_item: self.held.is_some(),
+        };
+        self.phase.may_end(protocol, unsent, now)
     }
 
     /// Takes back the flushed requests. Once time is up, gives up those that have not completed,
@@ -474,8 +447,11 @@ impl<B: DeviceBlock> RcDriver<B> {
             protocol.done(CompletedTransmit::from(transmit));
         }
         self.spare_blocks.clear();
+        if self.pair.may_answer {
+            protocol.lose_sources(|lost| blocks.replace(lost));
+        }
         protocol.drained();
-        self.phase = ClosePhase::Drained;
+        self.phase = ClosePhase::Over;
         // Disconnect now, so that the peer notices even if this side's program does nothing for a
         // long time.
         self.control.disconnect();
@@ -513,7 +489,7 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for RcDriver<P::Block> {
     }
 
     fn sources(&mut self, sources: &mut Sources) {
-        if self.phase == ClosePhase::Drained {
+        if self.phase == ClosePhase::Over {
             return;
         }
         self.control.sources(sources);
@@ -549,7 +525,7 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for RcDriver<P::Block> {
         });
         self.is_deaf |= !heard && self.pair.own_dispatcher().is_some();
         self.control.poll_events();
-        while matches!(self.phase, ClosePhase::Open | ClosePhase::Resetting { .. }) {
+        while self.phase.is_working() {
             if self.step(protocol, blocks, now) {
                 self.steps += 1;
                 if Driver::<P>::has_more(self) {
@@ -661,7 +637,7 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for RcDriver<P::Block> {
     /// only while its completions are polled.
     fn is_flushed(&self) -> bool {
         let done = !self.pair.device.is_soft || self.pair.sends.is_empty();
-        (done && self.held.is_none() && !self.starved) || self.phase == ClosePhase::Drained
+        (done && self.held.is_none() && !self.starved) || self.phase == ClosePhase::Over
     }
 
     fn is_starved(&self) -> bool {
@@ -670,10 +646,7 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for RcDriver<P::Block> {
 
     /// The deadline of resetting or draining.
     fn next_deadline(&self) -> Option<Instant> {
-        match self.phase {
-            ClosePhase::Resetting { until } | ClosePhase::Draining { until } => Some(until),
-            ClosePhase::Open | ClosePhase::Drained => None,
-        }
+        self.phase.deadline()
     }
 
     /// Each posted list of requests is one doorbell.

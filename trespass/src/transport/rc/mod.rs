@@ -30,6 +30,7 @@
 //! writes to it.
 
 mod choice;
+mod close_phase;
 mod cm_queue_pair;
 mod completions;
 mod control_channel;

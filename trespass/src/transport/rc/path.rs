@@ -166,13 +166,16 @@ impl<P: Blocks<Block: DeviceBlock>> RcPath<P> {
     pub(crate) fn take_rails(&mut self, agreed: &Agreed) -> Option<RailsPlan> {
         let offer = self.rails.take().filter(|_| agreed.features.has(Features::RAILS))?;
         let channels = self.channels.take()?;
+        let most = offer.request_timeout;
         let setup = RailsSetup {
             role: agreed.attempt.role,
             rails: rails_of(agreed),
+            own_devices: offer.ports.len(),
             peer_devices: agreed.devices.1.into(),
             reads: agreed_reads(agreed, &self.parameters).0.into(),
             join_after: offer.join_after,
-            request_timeout: offer.request_timeout,
+            // A rail is silent for one time before the probe, and may be for two more.
+            request_timeout: offer.keepalive.map_or(most, |idle| most.min(2 * idle)),
             probe_timeout: offer.probe_timeout,
             backoff: offer.backoff,
             keepalive: offer.keepalive,

@@ -57,8 +57,10 @@ pub(super) struct RcQueuePair<B: DeviceBlock> {
     /// The device reported that the queue pair takes no more shared receives: each one it took has
     /// completed.
     last_wqe_reached: bool,
-    /// The queue pair is in the error state.
+    /// The queue pair was moved to the error state, or should have been.
     pub(super) stopped: bool,
+    /// That has failed: the device may still answer the peer's READs.
+    pub(super) may_answer: bool,
     pub(super) device: Arc<RdmaDevice>,
     /// The device and the port, with the reason for their choice, in words.
     pub(super) origin: String,
@@ -92,6 +94,7 @@ impl<B: DeviceBlock> RcQueuePair<B> {
             shares: false,
             last_wqe_reached: false,
             stopped: false,
+            may_answer: false,
             device: Arc::clone(device),
             origin: origin.to_owned(),
         })
@@ -133,7 +136,7 @@ impl<B: DeviceBlock> RcQueuePair<B> {
     }
 
     /// Moves the queue pair to the error state. Outstanding requests complete as flushed, and the
-    /// peer's requests are not answered any more.
+    /// peer's requests are not answered any more. If the device refuses, `may_answer` is set.
     pub(super) fn stop(&mut self) {
         // A queue pair that was not connected has no requests, and cannot be moved there.
         let is_unused = self.posted == 0 && self.probes == 0 && self.receives.is_empty() && !self.shares;
@@ -142,6 +145,7 @@ impl<B: DeviceBlock> RcQueuePair<B> {
         }
         let stopped = self.qp.modify(QueuePairAttribute::new().setup_state(QueuePairState::Error));
         if let Err(error) = stopped {
+            self.may_answer = true;
             tracing::warn!(qp = self.qp.qp_number(), %error, "a queue pair cannot be stopped");
         }
     }

@@ -18,9 +18,11 @@ use sideway::ibverbs::completion::WorkCompletionStatus;
 use sideway::ibverbs::queue_pair::{PostSendGuard, QueuePair, WorkRequestFlags};
 
 use super::DeviceBlock;
+use super::close_phase::{ClosePhase, UnsentState};
 use super::control_channel::ControlChannel;
 use super::cq_dispatcher::{CompletedRequest, WorkCompletion};
 use super::device::DevicePort;
+use super::driver::STEPS_A_TURN;
 use super::path::{EarlyCompletions, ProvenPath, QpParameters, RcPath, agreed_reads};
 use super::queue_pair::{CompletionTarget, QueuePairOwner, RcQueuePair};
 use super::request::{RequestPayload, needs_head};
@@ -31,10 +33,6 @@ use crate::protocol::{Blocks, CallBuffer, FailureCause, GATHER_MAX, ProtocolMach
 use crate::rails::{RailCause, RailItem, Rails, RailsSetup};
 use crate::transport::{Driver, PollScope, Sources, SystemEvent};
 
-/// How long the driver waits for a RESET frame to be acknowledged before it stops the queue pairs.
-const RESET_TIMEOUT: Duration = Duration::from_millis(100);
-/// Steps in a turn of a driver whose turns are limited.
-const STEPS_A_TURN: u32 = 64;
 /// The tokens of the devices' events begin here; those of completion channels are below.
 const DEVICE_EVENTS: usize = 64;
 /// The times that each queue pair is polled in turn by a caller that spins.
@@ -47,18 +45,6 @@ pub(crate) struct RailsPlan {
     pub(crate) setup: RailsSetup,
     /// For the completion channels.
     pub(crate) channels: Poll,
-}
-
-/// Which phase of its end a connection is in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ClosePhase {
-    Open,
-    /// The connection has failed on this side, and a RESET frame is on its way to the peer.
-    Resetting {
-        until: Instant,
-    },
-    /// All queue pairs are stopped.
-    Stopped,
 }
 
 /// The queue pair of a rail.
@@ -94,6 +80,8 @@ pub(crate) struct RailsDriver<B: DeviceBlock> {
     starved: bool,
     /// The connection cannot go on.
     broken: bool,
+    /// A queue pair could not be stopped, and may still answer the peer's READs.
+    may_answer: bool,
     doorbells: u64,
     steps: u32,
     is_limited: bool,
@@ -144,6 +132,7 @@ impl<B: DeviceBlock> RailsDriver<B> {
             early: Some(early),
             starved: false,
             broken: false,
+            may_answer: false,
             doorbells: 0,
             steps: 0,
             is_limited: false,
@@ -152,7 +141,7 @@ impl<B: DeviceBlock> RailsDriver<B> {
 
     /// After a failure: whether the RESET frame is acknowledged, or given up.
     pub(crate) fn has_told_peer(&self) -> bool {
-        self.phase == ClosePhase::Stopped
+        self.phase.has_told_peer()
     }
 
     pub(crate) fn socket(&self) -> Option<crate::process::Descriptor> {
@@ -463,45 +452,45 @@ impl<B: DeviceBlock> RailsDriver<B> {
         true
     }
 
+    /// Why the end of the control channel ends the connection.
+    fn end_of_peer(&self) -> FailureCause {
+        if self.rails.has_reset() { FailureCause::PeerReset } else { FailureCause::PeerGone }
+    }
+
     /// Why a connection without any rail has failed.
     fn cut(&self) -> FailureCause {
+        if self.rails.has_reset() {
+            return FailureCause::PeerReset;
+        }
         let why = match self.rails.last_cause() {
             Some(RailCause::Device) => "the last of its devices failed",
             Some(RailCause::Peer) => "the peer has taken out the last rail",
-            Some(RailCause::Path) | None => "nothing passes over the last path",
+            Some(RailCause::Path | RailCause::Move) | None => "nothing passes over the last path",
         };
         FailureCause::Rails { why, rails: self.pairs.len() }
     }
 
-    /// Whether the queue pairs can be stopped.
     fn may_end(&mut self, protocol: &ProtocolMachine<B>, now: Instant) -> bool {
-        let is_empty = self.pairs.iter().flatten().all(|pair| pair.owner.sends.is_empty());
-        let told = self.broken || is_empty;
-        if protocol.is_closed() {
-            return told;
-        }
-        if protocol.failure().is_none() {
-            return false;
-        }
-        let told = told && (self.broken || self.held.is_none());
-        match self.phase {
-            ClosePhase::Resetting { until } => told || now >= until,
-            _ if told => true,
-            _ => {
-                self.phase = ClosePhase::Resetting { until: now + RESET_TIMEOUT };
-                false
-            }
-        }
+        let unsent = UnsentState {
+            is_broken: self.broken,
+            is_sending: self.pairs.iter().flatten().any(|pair| !pair.owner.sends.is_empty()),
+            holds_item: self.held.is_some(),
+        };
+        self.phase.may_end(protocol, unsent, now)
     }
 
     /// Stops all queue pairs, which another thread drains. None of them holds a block of the
     /// program: frames hold copies, and a peer reads sources only while a queue pair works.
-    fn stop_all(&mut self, protocol: &mut ProtocolMachine<B>) {
-        self.phase = ClosePhase::Stopped;
+    fn stop_all<P: Blocks<Block = B>>(&mut self, protocol: &mut ProtocolMachine<B>, blocks: &mut P) {
+        self.phase = ClosePhase::Over;
         for rail in 0..self.pairs.len() {
             if let Some(mut pair) = self.take_pair(rail) {
                 pair.owner.stop();
+                self.may_answer |= pair.owner.may_answer;
             }
+        }
+        if self.may_answer {
+            protocol.lose_sources(|lost| blocks.replace(lost));
         }
         self.rails.abandon();
         self.held = None;
@@ -521,15 +510,11 @@ impl<B: DeviceBlock> RailsDriver<B> {
         Some(pair)
     }
 
-    /// Takes out rails whose port is down, as far as others work.
-    fn leave_ports_that_are_down(&mut self) {
-        for rail in 0..self.pairs.len() {
-            let Some(RailPair { device, .. }) = &self.pairs[rail] else { continue };
-            let DevicePort { device, path } = &self.ports[*device];
-            if device.is_port_down(path.port_num()) {
-                self.rails.leave(rail);
-            }
-        }
+    /// Tells the rails which ports are active, so that those over the others go out.
+    fn look_at_ports(&mut self) {
+        let is_down = |port: &DevicePort| port.device.is_port_down(port.path.port_num());
+        let bits = self.ports.iter().enumerate().map(|(at, port)| u8::from(!is_down(port)) << at);
+        self.rails.set_active(bits.fold(0, |all, bit| all | bit));
     }
 
     /// Reads which channels have events.
@@ -539,7 +524,7 @@ impl<B: DeviceBlock> RailsDriver<B> {
             let _ = self.channels.poll(&mut self.events, Some(Duration::ZERO));
             let reported = self.events.iter().filter_map(|event| event.token().0.checked_sub(DEVICE_EVENTS));
             reported.for_each(|device| self.ports[device].device.read_async_events());
-            self.leave_ports_that_are_down();
+            self.look_at_ports();
             for rail in 0..self.pairs.len() {
                 self.dispatch(rail, "reading an event", |dispatcher| {
                     dispatcher.on_event();
@@ -660,7 +645,7 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for RailsDriver<P::Block> {
     }
 
     fn sources(&mut self, sources: &mut Sources) {
-        if self.phase != ClosePhase::Stopped {
+        if self.phase != ClosePhase::Over {
             self.control.sources(sources);
             sources.add(self.channels.as_raw_fd(), libc::POLLIN);
         }
@@ -686,7 +671,7 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for RailsDriver<P::Block> {
         self.report_early_once(protocol);
         self.take_channel_events();
         self.control.poll_events();
-        while self.phase != ClosePhase::Stopped {
+        while self.phase.is_working() {
             // The rates of the rails are measured by this clock.
             let now = Instant::now();
             if self.step(protocol, blocks, now) {
@@ -697,18 +682,18 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for RailsDriver<P::Block> {
                 continue;
             }
             self.rails.set_finishing(self.is_limited || protocol.is_finishing());
-            self.rails.tick(now);
-            if self.rails.has_commands() {
+            self.look_at_ports();
+            if self.rails.tick(protocol, now) {
                 continue;
             }
             if self.control.take_peer_ended() && !protocol.is_closed() {
                 if protocol.failure().is_none() {
-                    protocol.failed(FailureCause::PeerGone);
+                    protocol.failed(self.end_of_peer());
                 }
                 self.broken = true;
             }
             if self.may_end(protocol, now) {
-                self.stop_all(protocol);
+                self.stop_all(protocol, blocks);
                 return;
             }
             let mut was_unarmed = false;
@@ -780,17 +765,19 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for RailsDriver<P::Block> {
     }
 
     fn is_idle(&self) -> bool {
-        self.held.is_none() && !self.broken && self.early.is_none() && self.rails.is_quiet()
+        let is_quiet = self.rails.is_quiet() && !self.rails.awaits_peer();
+        is_quiet && self.held.is_none() && !self.broken && self.early.is_none()
     }
 
     fn is_flushed(&self) -> bool {
-        if self.phase == ClosePhase::Stopped {
+        if self.phase == ClosePhase::Over {
             return true;
         }
         let is_done = |pair: &RailPair<P::Block>| !pair.owner.device.is_soft || pair.owner.sends.is_empty();
         self.held.is_none()
             && !self.starved
             && self.rails.is_quiet()
+            && !self.rails.awaits_peer()
             && self.pairs.iter().flatten().all(is_done)
     }
 
@@ -799,11 +786,8 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for RailsDriver<P::Block> {
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        match self.phase {
-            ClosePhase::Resetting { until } => Some(until),
-            ClosePhase::Open => self.rails.next_deadline(),
-            ClosePhase::Stopped => None,
-        }
+        let rails = if self.phase == ClosePhase::Open { self.rails.next_deadline() } else { None };
+        self.phase.deadline().or(rails)
     }
 
     fn system_calls(&self) -> u64 {

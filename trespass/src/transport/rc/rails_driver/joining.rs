@@ -9,7 +9,7 @@ use super::super::path::{connect_to, endpoint_of};
 use super::super::queue_pair::QueuePairOwner;
 use super::{RailPair, RailsDriver};
 use crate::protocol::{Blocks, CallBuffer, ProtocolMachine};
-use crate::rails::{PeerOffer, RailCommand};
+use crate::rails::{PeerOffer, RailCause, RailCommand};
 use crate::wire::{Cause, Endpoint, Unavailable};
 
 impl<B: DeviceBlock> RailsDriver<B> {
@@ -52,10 +52,8 @@ impl<B: DeviceBlock> RailsDriver<B> {
         if self.is_limited || protocol.is_finishing() {
             return Err(Unavailable::new(Cause::PeerGaveUp, "the connection ends"));
         }
-        let device = match &offer {
-            None => rail % self.ports.len(),
-            Some(offer) => self.device_for(rail, offer),
-        };
+        let device = self.device_for(rail, offer.as_ref());
+        let device = device.ok_or_else(|| Unavailable::new(Cause::DeviceFailed, "no port is active"))?;
         let port = &self.ports[device];
         let mut owner = QueuePairOwner::new(&port.device, &port.describe(), &self.parameters, None)?;
         owner.set_device(device);
@@ -64,6 +62,7 @@ impl<B: DeviceBlock> RailsDriver<B> {
             let registered = dispatcher.register(self.channels.registry(), Token(rail));
             registered.map_err(|error| Unavailable::new(Cause::Descriptors, error.to_string()))?;
         }
+        tracing::debug!(rail, port = owner.origin, "a rail gets a queue pair");
         self.pairs[rail] = Some(RailPair { owner, device, own: Some(own), to_post: Vec::new() });
         if let Some(offer) = offer {
             self.connect(rail, &offer.endpoint, protocol, blocks)?;
@@ -71,22 +70,18 @@ impl<B: DeviceBlock> RailsDriver<B> {
         Ok((device as u8, endpoint))
     }
 
-    /// The device for an offer of the client: first the one whose address is most like the offered
-    /// one, then, if no path is found, the others in turn.
-    fn device_for(&self, rail: usize, offer: &PeerOffer) -> usize {
-        let likeness = |device: &usize| {
-            let own = self.ports[*device].path.gid().map_or([0; 16], |gid| gid.raw);
+    /// The device for an offer to the server, or for one of the client. Of the devices that are equal
+    /// otherwise, the server takes the one whose address is most like the offered one.
+    fn device_for(&mut self, rail: usize, offer: Option<&PeerOffer>) -> Option<usize> {
+        self.ports.iter().for_each(|port| port.device.read_async_events());
+        self.look_at_ports();
+        let Some(offer) = offer else { return self.rails.device_to_offer(rail) };
+        let count = self.ports.len();
+        self.rails.device_to_answer(offer, |device| {
+            let own = self.ports[device].path.gid().map_or([0; 16], |gid| gid.raw);
             let same = own.iter().zip(&offer.endpoint.gid).take_while(|(own, peer)| own == peer).count();
-            let is_used = self.pairs.iter().flatten().any(|pair| pair.device == *device);
-            (
-                is_used,
-                std::cmp::Reverse(same),
-                (*device + self.ports.len() - rail % self.ports.len()) % self.ports.len(),
-            )
-        };
-        let mut devices: Vec<_> = (0..self.ports.len()).collect();
-        devices.sort_by_key(likeness);
-        devices[(offer.attempt.saturating_sub(1) as usize) % devices.len()]
+            (std::cmp::Reverse(same), (device + count - rail % count) % count)
+        })
     }
 
     fn connect<P: Blocks<Block = B>>(
@@ -110,9 +105,14 @@ impl<B: DeviceBlock> RailsDriver<B> {
     fn stop(&mut self, rail: usize, protocol: &mut ProtocolMachine<B>, now: Instant) {
         if let Some(pair) = &mut self.pairs[rail] {
             let cause = self.rails.last_cause();
-            tracing::warn!(rail, port = pair.owner.origin, ?cause, "a rail has failed; the others go on");
+            let port = &pair.owner.origin;
+            match cause {
+                Some(RailCause::Move) => tracing::info!(rail, port, "a rail moves to an unused device"),
+                _ => tracing::warn!(rail, port, ?cause, "a rail has failed; the others go on"),
+            }
             pair.owner.device.read_async_events();
             pair.owner.stop();
+            self.may_answer |= pair.owner.may_answer;
             self.poll_rail(rail, protocol, None, &mut CallBuffer::default(), now);
         }
         if let Some(mut pair) = self.take_pair(rail) {

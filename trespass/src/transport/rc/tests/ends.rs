@@ -347,6 +347,37 @@ fn a_frame_without_a_receive_would_be_noticed() {
     end(sides);
 }
 
+/// The device does not stop the queue pair, so that the peer could still read a source. Its memory is
+/// not used again, and the lender gets a copy.
+#[test]
+#[cfg_attr(miri, ignore = "opens sockets")]
+fn a_source_that_the_peer_may_still_read_is_kept() {
+    let _guard = serialize();
+    let mut sides = connected(Kind::Stream);
+    let TestPeer { protocol, pool, .. } = &mut sides[0];
+    let size = 300_000;
+    let mut block = pool.take(size).expect("memory");
+    block.bytes_mut()[..size].copy_from_slice(&pattern(size, 1));
+    let place = block.as_ptr();
+    let lent = protocol.send_block(block, size).map_err(|(_, error)| error).expect("taken");
+    rules("hang opcode=rdma_read; errno=EIO call=modify_qp");
+    until(&mut sides, "the source is announced", |sides| sides[1].protocol.counters().reads > 0);
+    sides[0].protocol.abort();
+    until(&mut sides, "the end", |sides| sides[0].rc.is_over());
+    let back = sides[0].events.iter().find_map(|event| match event {
+        ConnectionEvent::Returned { ticket, block, .. } => Some((*ticket, block)),
+        _ => None,
+    });
+    let (ticket, block) = back.expect("the block returns");
+    assert_eq!(ticket, lent);
+    assert!(block.bytes()[..size] == pattern(size, 1));
+    assert_ne!(block.as_ptr(), place, "the peer may still read it there");
+    let pool = sides[0].pool.clone();
+    faults::clear();
+    drop(sides);
+    assert!(pool.stats().in_use >= size, "{:?}", pool.stats());
+}
+
 /// The device completes nothing more, and none of its objects can be destroyed. Blocks that the
 /// device holds are leaked; lent blocks return as copies.
 #[test]
