@@ -89,6 +89,9 @@ pub(crate) struct Rails<B> {
     is_finishing: bool,
     /// The number of times that a rail was chosen.
     choices: u64,
+    /// The rail of small frames, and how many more go over it before it is chosen again.
+    small: usize,
+    small_left: u32,
     counters: RailCounters,
     /// The cause of the last failure.
     last_cause: Option<RailCause>,
@@ -121,6 +124,8 @@ impl<B: Block> Rails<B> {
             has_begun_joining: false,
             is_finishing: false,
             choices: 0,
+            small: 0,
+            small_left: moving::SMALL_IN_A_ROW,
             counters: RailCounters::default(),
             last_cause: None,
         }

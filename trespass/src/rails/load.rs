@@ -9,6 +9,8 @@ const SAMPLE_TIME: Duration = Duration::from_micros(500);
 const SAMPLE_BYTES: u64 = 64 << 10;
 /// How much slower than the fastest a rail may count.
 const SLOWEST: f64 = 10.0;
+/// A rail with at most so many bytes under way has little to do.
+const LIGHT: u64 = 4 << 10;
 /// The weight of a new measurement in the average.
 const NEW: f64 = 0.25;
 
@@ -33,6 +35,12 @@ impl RailLoad {
 
     pub(super) fn rate(&self) -> Option<f64> {
         self.rate
+    }
+
+    /// Whether little is under way.
+    #[inline]
+    pub(super) fn is_light(&self) -> bool {
+        self.under_way <= LIGHT
     }
 
     /// Counts a request that is posted.

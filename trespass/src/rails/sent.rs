@@ -12,7 +12,11 @@ use crate::protocol::{Block, BlockPieces, Blocks, Frame, Purpose};
 /// Where the bytes of a sent frame are.
 #[derive(Debug)]
 enum FrameBytes<B> {
-    Short(Head),
+    /// At this place of [`SentFrames::small`], counted from the connection's first byte there.
+    Small {
+        at: u32,
+        len: u32,
+    },
     /// The device may still read the block, which the driver keeps.
     Posted {
         start: usize,
@@ -33,6 +37,8 @@ enum FrameBytes<B> {
 #[derive(Debug)]
 struct SentFrame<B> {
     bytes: FrameBytes<B>,
+    /// The frame's bytes in [`SentFrames::small`].
+    small: u32,
     /// The program's bytes in the block, and the block's size, as the protocol counts them.
     copied: usize,
     memory: usize,
@@ -59,11 +65,15 @@ pub(super) struct SentFrames<B> {
     first: u32,
     /// The frames that are due.
     due: usize,
+    /// The bytes of frames that are in no block, in the order of the frames, and the place of the
+    /// first one. They leave with their frames.
+    small: VecDeque<u8>,
+    small_from: u32,
 }
 
 impl<B: Block> SentFrames<B> {
     pub(super) fn new(first: u32) -> Self {
-        Self { frames: VecDeque::new(), first, due: 0 }
+        Self { frames: VecDeque::new(), first, due: 0, small: VecDeque::new(), small_from: 0 }
     }
 
     /// Whether a frame waits to be sent again.
@@ -77,8 +87,13 @@ impl<B: Block> SentFrames<B> {
 
     /// Records a frame that is posted for the first time, or again.
     pub(super) fn posted(&mut self, seq: u32, frame: &Frame<B>) {
+        let again = self.find(seq);
         let (bytes, copied, memory) = match frame {
-            Frame::Short(head) => (FrameBytes::Short(*head), 0, 0),
+            Frame::Short(head) => {
+                let Some(again) = again else { return self.posted_small(seq, head.bytes(), &[]) };
+                (again.is_posted, again.is_due) = (true, false);
+                return;
+            }
             Frame::Whole { block, start, end, copied } => {
                 (FrameBytes::Posted { start: *start, end: *end }, *copied, block.bytes().len())
             }
@@ -86,23 +101,27 @@ impl<B: Block> SentFrames<B> {
                 unreachable!("frames over several rails hold copies")
             }
         };
-        if let Some(again) = self.find(seq) {
-            (again.bytes, again.is_posted, again.is_due) = (bytes, true, false);
-            return;
+        match again {
+            Some(again) => (again.bytes, again.is_posted, again.is_due) = (bytes, true, false),
+            None => self.push(seq, SentFrame::new(bytes, 0, copied, memory)),
         }
-        debug_assert_eq!(
-            seq.wrapping_sub(self.first) as usize,
-            self.frames.len(),
-            "frames are sent in order"
-        );
-        self.frames.push_back(SentFrame {
-            bytes,
-            copied,
-            memory,
-            is_posted: true,
-            is_reported: false,
-            is_due: false,
-        });
+    }
+
+    /// Records a frame that is posted for the first time, and whose bytes are in no block.
+    #[inline]
+    pub(super) fn posted_small(&mut self, seq: u32, header: &[u8], bytes: &[u8]) {
+        let at = self.small_from.wrapping_add(self.small.len() as u32);
+        self.small.extend(header);
+        self.small.extend(bytes);
+        let len = (header.len() + bytes.len()) as u32;
+        self.push(seq, SentFrame::new(FrameBytes::Small { at, len }, len, 0, 0));
+    }
+
+    #[inline]
+    fn push(&mut self, seq: u32, frame: SentFrame<B>) {
+        let place = seq.wrapping_sub(self.first) as usize;
+        debug_assert_eq!(place, self.frames.len(), "frames are sent in order");
+        self.frames.push_back(frame);
     }
 
     /// The device has completed the frame and returned its block. The result is for the protocol,
@@ -163,6 +182,9 @@ impl<B: Block> SentFrames<B> {
             frame.report().map(&mut report);
             // A peer that contradicts itself may confirm a frame that it has missed.
             self.due -= usize::from(frame.is_due);
+            let small = frame.small;
+            self.small.drain(..small as usize);
+            self.small_from = self.small_from.wrapping_add(small);
             self.frames.pop_front();
             self.first = self.first.wrapping_add(1);
         }
@@ -182,18 +204,28 @@ impl<B: Block> SentFrames<B> {
         let frame = &mut self.frames[at];
         let copied = frame.copied;
         let again = match std::mem::replace(&mut frame.bytes, FrameBytes::Nothing) {
-            FrameBytes::Short(head) => Frame::Short(head),
+            FrameBytes::Small { at, len } => {
+                // They stay where they are, for the next repetition.
+                frame.bytes = FrameBytes::Small { at, len };
+                let from = at.wrapping_sub(self.small_from) as usize;
+                let bytes = &self.small.make_contiguous()[from..from + len as usize];
+                if bytes.len() <= Head::MAX {
+                    Frame::Short(Head::of(bytes))
+                } else {
+                    let Some(block) = in_block(bytes, blocks) else {
+                        *starved = true;
+                        return None;
+                    };
+                    Frame::Whole { block, start: 0, end: bytes.len(), copied }
+                }
+            }
             FrameBytes::Kept { block, start, end } => Frame::Whole { block, start, end, copied },
             FrameBytes::Copied(bytes) => {
-                let block = blocks
-                    .take(bytes.len(), Purpose::Send)
-                    .or_else(|| blocks.take(bytes.len(), Purpose::Receive));
-                let Some(mut block) = block else {
+                let Some(block) = in_block(&bytes, blocks) else {
                     frame.bytes = FrameBytes::Copied(bytes);
                     *starved = true;
                     return None;
                 };
-                block.bytes_mut()[..bytes.len()].copy_from_slice(&bytes);
                 Frame::Whole { block, start: 0, end: bytes.len(), copied }
             }
             FrameBytes::Posted { .. } | FrameBytes::Nothing => {
@@ -206,7 +238,19 @@ impl<B: Block> SentFrames<B> {
     }
 }
 
+/// A block that begins with these bytes.
+fn in_block<P: Blocks>(bytes: &[u8], blocks: &mut P) -> Option<P::Block> {
+    let block = blocks.take(bytes.len(), Purpose::Send);
+    let mut block = block.or_else(|| blocks.take(bytes.len(), Purpose::Receive))?;
+    block.bytes_mut()[..bytes.len()].copy_from_slice(bytes);
+    Some(block)
+}
+
 impl<B: Block> SentFrame<B> {
+    fn new(bytes: FrameBytes<B>, small: u32, copied: usize, memory: usize) -> Self {
+        Self { bytes, small, copied, memory, is_posted: true, is_reported: false, is_due: false }
+    }
+
     fn report(&mut self) -> Option<Completed> {
         let is_new = !std::mem::replace(&mut self.is_reported, true);
         is_new.then_some(Completed { copied: self.copied, memory: self.memory })

@@ -15,8 +15,8 @@ impl<B: Block> ProtocolMachine<B> {
             && self.incoming.is_quiet()
             && self.closing.is_untouched()
             && !self.credits.credit_due()
-            && !self.acknowledgement_due
-            && !self.prober.is_due()
+            // One branch for both.
+            && !(self.acknowledgement_due | self.prober.is_due())
     }
 
     /// Whether the result of [`transmit`](Self::transmit) depends on the time, as with a cork, a

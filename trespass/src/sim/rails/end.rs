@@ -128,7 +128,7 @@ impl RailsEnd {
         for rail in 0..self.pairs.len() {
             self.poll(fabric, rail, most, now);
         }
-        self.rails.consider_joining(&self.protocol, now);
+        self.rails.consider_joining(&self.protocol, || now);
         if most == usize::MAX {
             self.rails.tick(now);
         }
@@ -193,7 +193,7 @@ impl RailsEnd {
         let ReceiveCompletion { block, len, immediate } = received;
         let (protocol, spare) = (&mut self.protocol, &mut self.spare);
         let sink = &mut CallBuffer::default();
-        self.rails.received(rail, block, len, immediate, protocol, sink, spare, now);
+        self.rails.received(rail, block, len, immediate, protocol, sink, spare, || now);
     }
 
     fn complete(&mut self, rail: usize, id: u64, failed: bool, data: &[u8], now: Instant) {
@@ -312,12 +312,12 @@ impl RailsEnd {
             let next =
                 self.held.take().or_else(|| self.protocol.transmit(now, &mut self.memory, usize::from(any)));
             let Some(transmit) = next else { return };
-            let (len, is_read) = match &transmit {
-                TransmitItem::Send(frame) => (frame.len(), false),
-                TransmitItem::Read(read) => (read.from.len as usize, true),
-                TransmitItem::Probe => (0, false),
+            let chosen = match &transmit {
+                TransmitItem::Send(frame) => self.rails.choose_for_frame(frame.len(), has_room),
+                TransmitItem::Read(read) => self.rails.choose(read.from.len as usize, true, has_room),
+                TransmitItem::Probe => self.rails.choose(0, false, has_room),
             };
-            match self.rails.choose(len, is_read, has_room) {
+            match chosen {
                 Some(rail) => self.post(fabric, rail, RailItem::Transmit(transmit), now),
                 None => {
                     self.held = Some(transmit);
