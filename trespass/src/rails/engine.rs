@@ -77,6 +77,10 @@ pub(crate) struct Rails<B> {
     rails: Vec<Rail>,
     sent: SentFrames<B>,
     early: EarlyFrames<B>,
+    /// The peer's process has all frames before this one. Some of them may still be in a send queue,
+    /// or wait to be repeated.
+    confirmed: u32,
+    confirmed_is_posted: bool,
     /// READs whose rail has failed, each with its block if that has returned.
     reads_again: VecDeque<(u64, Segment, Option<B>)>,
     /// The connection's probe went down with its rail.
@@ -117,6 +121,8 @@ impl<B: Block> Rails<B> {
             rails,
             sent: SentFrames::new(first),
             early: EarlyFrames::new(),
+            confirmed: first,
+            confirmed_is_posted: false,
             reads_again: VecDeque::new(),
             probe_again: false,
             messages: VecDeque::new(),
@@ -285,9 +291,10 @@ impl<B: Block> Rails<B> {
         self.rails.iter().filter_map(of_rail).min()
     }
 
-    /// Only as many READs as the working rails take are given out.
+    /// Only as many READs as the working rails take are given out, and shorter ones to several.
     fn limit_reads(&self, protocol: &mut ProtocolMachine<B>) {
         protocol.set_max_reads(self.setup.reads * self.up().max(1));
+        protocol.divide_reads(self.up() > 1);
     }
 
     fn say(&mut self, over: Option<usize>, rail: usize, message: RailMessage) {

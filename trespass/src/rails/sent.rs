@@ -6,8 +6,8 @@
 
 use std::collections::VecDeque;
 
-use crate::protocol::frame::Head;
-use crate::protocol::{Block, BlockPieces, Blocks, Frame, Purpose};
+use crate::protocol::frame::{HEADER_LEN, Head};
+use crate::protocol::{Block, BlockPieces, Blocks, Frame, Purpose, SMALL_FRAME};
 
 /// Where the bytes of a sent frame are.
 #[derive(Debug)]
@@ -85,36 +85,44 @@ impl<B: Block> SentFrames<B> {
         self.frames.get_mut(seq.wrapping_sub(self.first) as usize)
     }
 
-    /// Records a frame that is posted for the first time, or again.
+    /// Records a frame that is posted for the first time, or again. A small one is copied, so that its
+    /// block returns when the device is done.
     pub(super) fn posted(&mut self, seq: u32, frame: &Frame<B>) {
-        let again = self.find(seq);
         let (bytes, copied, memory) = match frame {
-            Frame::Short(head) => {
-                let Some(again) = again else { return self.posted_small(seq, head.bytes(), &[]) };
-                (again.is_posted, again.is_due) = (true, false);
-                return;
-            }
+            Frame::Short(head) => (head.bytes(), 0, 0),
             Frame::Whole { block, start, end, copied } => {
-                (FrameBytes::Posted { start: *start, end: *end }, *copied, block.bytes().len())
+                (&block.bytes()[*start..*end], *copied, block.bytes().len())
             }
             Frame::Gather { .. } | Frame::Part { .. } => {
                 unreachable!("frames over several rails hold copies")
             }
         };
-        match again {
-            Some(again) => (again.bytes, again.is_posted, again.is_due) = (bytes, true, false),
-            None => self.push(seq, SentFrame::new(bytes, 0, copied, memory)),
+        if let Some(again) = self.find(seq) {
+            (again.is_posted, again.is_due) = (true, false);
+            if let (Frame::Whole { start, end, .. }, false) = (frame, again.is_small()) {
+                again.bytes = FrameBytes::Posted { start: *start, end: *end };
+            }
+        } else if bytes.len() <= HEADER_LEN + SMALL_FRAME {
+            self.push_small(seq, bytes, &[], copied, memory);
+        } else if let Frame::Whole { start, end, .. } = frame {
+            let bytes = FrameBytes::Posted { start: *start, end: *end };
+            self.push(seq, SentFrame::new(bytes, 0, copied, memory));
         }
     }
 
     /// Records a frame that is posted for the first time, and whose bytes are in no block.
     #[inline]
     pub(super) fn posted_small(&mut self, seq: u32, header: &[u8], bytes: &[u8]) {
+        self.push_small(seq, header, bytes, 0, 0);
+    }
+
+    #[inline]
+    fn push_small(&mut self, seq: u32, header: &[u8], bytes: &[u8], copied: usize, memory: usize) {
         let at = self.small_from.wrapping_add(self.small.len() as u32);
         self.small.extend(header);
         self.small.extend(bytes);
         let len = (header.len() + bytes.len()) as u32;
-        self.push(seq, SentFrame::new(FrameBytes::Small { at, len }, len, 0, 0));
+        self.push(seq, SentFrame::new(FrameBytes::Small { at, len }, len, copied, memory));
     }
 
     #[inline]
@@ -190,6 +198,11 @@ impl<B: Block> SentFrames<B> {
         }
     }
 
+    /// Whether a frame before this one is kept.
+    pub(super) fn has_before(&self, before: u32) -> bool {
+        before.wrapping_sub(self.first) as i32 > 0 && !self.frames.is_empty()
+    }
+
     /// The oldest frame that is due, to be posted again. `None` also if there is no memory for it;
     /// `starved` tells.
     pub(super) fn next_due(
@@ -249,6 +262,10 @@ fn in_block<P: Blocks>(bytes: &[u8], blocks: &mut P) -> Option<P::Block> {
 impl<B: Block> SentFrame<B> {
     fn new(bytes: FrameBytes<B>, small: u32, copied: usize, memory: usize) -> Self {
         Self { bytes, small, copied, memory, is_posted: true, is_reported: false, is_due: false }
+    }
+
+    fn is_small(&self) -> bool {
+        matches!(self.bytes, FrameBytes::Small { .. })
     }
 
     fn report(&mut self) -> Option<Completed> {

@@ -107,7 +107,7 @@ impl<B: Block> ProtocolMachine<B> {
 
     /// A frame that tells how many frames have been received.
     fn acknowledging(&mut self, kind: FrameType) -> Frame<B> {
-        self.acknowledgement_due = false;
+        (self.acknowledgement_due, self.untold) = (false, 0);
         self.told_received = self.credits.received();
         self.control(kind, if self.acknowledge_agreed { self.told_received } else { 0 })
     }

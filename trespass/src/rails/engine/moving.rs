@@ -10,14 +10,12 @@ use super::Rails;
 use crate::protocol::frame::{FrameType, HEADER_LEN, Head, Immediate};
 use crate::protocol::{
     Block, Blocks, CallBuffer, CompletedTransmit, Frame, ProtocolError, ProtocolMachine, Purpose,
-    ReadRequest, TransmitItem,
+    ReadRequest, SMALL_FRAME, TransmitItem,
 };
 
 /// One choice in this many takes the rail that was not chosen for longest, so that a rail that has
 /// become faster is found again.
 const SAMPLE: u64 = 64;
-/// The longest frame that stays on a rail with little under way.
-const SMALL: usize = 512;
 /// The small frames after which their rail is chosen again, and one goes over another rail.
 pub(super) const SMALL_IN_A_ROW: u32 = 64;
 /// Small frames move to another rail that takes this part of the time.
@@ -50,7 +48,7 @@ impl<B: Block> Rails<B> {
     /// under way: they arrive in order, and the peer polls this rail most.
     #[inline]
     pub(crate) fn choose_for_frame(&mut self, len: usize, has_room: impl Fn(usize) -> bool) -> Option<usize> {
-        if len > SMALL {
+        if len > HEADER_LEN + SMALL_FRAME {
             return self.choose(len, false, has_room);
         }
         let (at, rail) = (self.small, &self.rails[self.small]);
@@ -324,6 +322,7 @@ impl<B: Block> Rails<B> {
         } else if self.early.keep(ahead as usize, ArrivedFrame { block, len, immediate }).is_err() {
             protocol.violated(ProtocolError::Sequence { expected, came: expected.wrapping_add(ahead) });
         }
+        protocol.count_kept(len);
         self.confirm(protocol);
     }
 
@@ -339,10 +338,20 @@ impl<B: Block> Rails<B> {
         }
     }
 
-    /// Lets go of frames that the peer's process has.
+    /// Lets go of frames that the peer's process has, if it has said so of more than before.
+    #[inline]
     pub(super) fn confirm(&mut self, protocol: &mut ProtocolMachine<B>) {
         let before = protocol.received_by_peer();
+        if before != self.confirmed || self.confirmed_is_posted {
+            self.confirm_all(before, protocol);
+        }
+    }
+
+    #[inline(never)]
+    fn confirm_all(&mut self, before: u32, protocol: &mut ProtocolMachine<B>) {
+        self.confirmed = before;
         self.sent.acknowledged(before, |done| protocol.sent_and_kept(done.copied, done.memory));
+        self.confirmed_is_posted = self.sent.has_before(before);
         for rail in &mut self.rails {
             rail.confirm(|seq| (before.wrapping_sub(seq) as i32) > 0);
         }

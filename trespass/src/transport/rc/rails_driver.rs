@@ -250,19 +250,17 @@ impl<B: DeviceBlock> RailsDriver<B> {
         if self.broken {
             return false;
         }
-        let wanted = protocol.slots_wanted();
-        let mut granted = wanted;
         // First what the peer may use already.
+        let needed = self.rails.receives_wanted(protocol, 0);
         for rail in 0..self.pairs.len() {
-            if self.rails.has_receives(rail) {
-                self.post_receives(rail, protocol, blocks, 0);
-            }
+            self.post_receives(rail, needed, blocks);
         }
-        for rail in 0..self.pairs.len() {
-            if self.rails.has_receives(rail) && wanted > 0 {
-                granted = granted.min(self.post_receives(rail, protocol, blocks, wanted));
-            }
+        let wanted = protocol.slots_wanted();
+        if wanted == 0 {
+            return false;
         }
+        let missing = (0..self.pairs.len()).map(|rail| self.post_receives(rail, needed + wanted, blocks));
+        let granted = wanted - missing.max().unwrap_or(0).min(wanted);
         protocol.slots_posted(granted);
         self.spare_blocks.truncate(self.slots_kept());
         granted > 0
@@ -273,35 +271,35 @@ impl<B: DeviceBlock> RailsDriver<B> {
         self.parameters.rx_slots as usize
     }
 
-    /// Posts what a rail lacks of its receives. Returns how many of the `more` that the connection
-    /// wants to grant it has.
-    fn post_receives<P: Blocks<Block = B>>(
-        &mut self,
-        rail: usize,
-        protocol: &ProtocolMachine<B>,
-        blocks: &mut P,
-        more: usize,
-    ) -> usize {
-        let wanted = self.rails.receives_wanted(protocol, more);
-        let Some(RailPair { owner, .. }) = &mut self.pairs[rail] else { return more };
-        let missing = wanted.saturating_sub(owner.receives_held());
-        if missing == 0 {
-            return more;
+    /// Posts what a rail lacks of so many receives, if it must have them. Returns how many are
+    /// missing then.
+    #[inline]
+    fn post_receives<P: Blocks<Block = B>>(&mut self, rail: usize, needed: usize, blocks: &mut P) -> usize {
+        let Some(RailPair { owner, .. }) = &self.pairs[rail] else { return 0 };
+        let missing = needed.saturating_sub(owner.receives.len());
+        if missing == 0 || !self.rails.has_receives(rail) {
+            return 0;
         }
+        self.post_missing(rail, missing, blocks)
+    }
+
+    #[inline(never)]
+    fn post_missing<P: Blocks<Block = B>>(&mut self, rail: usize, missing: usize, blocks: &mut P) -> usize {
+        let Some(RailPair { owner, .. }) = &mut self.pairs[rail] else { return 0 };
         let (spare, starved, slot_size) = (&mut self.spare_blocks, &mut self.starved, self.slot_size);
         let posted = owner.post_receives(missing, || {
             let block = spare.pop().or_else(|| blocks.take(slot_size, Purpose::Receive));
             *starved |= block.is_none();
             block
         });
-        match posted {
-            Ok(posted) => more.saturating_sub(missing - posted),
-            Err(error) => {
+        posted.map_or_else(
+            |error| {
                 tracing::warn!(rail, %error, "posting receives failed");
                 self.rails.fail(rail, RailCause::Device);
-                more
-            }
-        }
+                0
+            },
+            |posted| missing - posted,
+        )
     }
 
     /// Posts what the rails and the connection have to send. Returns whether there was anything.
@@ -805,7 +803,7 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for RailsDriver<P::Block> {
         if self.phase == ClosePhase::Stopped {
             return true;
         }
-        let is_done = |pair: &RailPair<P::Block>| !pair.owner.device.is_soft || pair.owner.sends.is_empty();
+        let is_done = |pair: &RailPair<P::Block>| pair.owner.sends.is_empty() || !pair.owner.device.is_soft;
         self.held.is_none()
             && !self.starved
             && self.rails.is_quiet()
