@@ -20,7 +20,8 @@ pub(super) struct RailLoad {
     under_way: u64,
     /// Bytes per second, averaged; `None` before the first measurement.
     rate: Option<f64>,
-    /// Since when something is under way, if it is, as far as that does not count yet.
+    /// Since when something is under way, if it is and its time counts, as far as that is not in
+    /// `busy` yet.
     since: Option<Instant>,
     /// The time with something under way, and the bytes completed in it, of this measurement.
     busy: Duration,
@@ -43,18 +44,30 @@ impl RailLoad {
         self.under_way <= LIGHT
     }
 
-    /// Counts a request that is posted.
-    pub(super) fn begin(&mut self, len: usize, now: Instant) {
-        self.since.get_or_insert(now);
+    /// Whether the time counts in which something is under way.
+    #[inline]
+    pub(super) fn is_measuring(&self) -> bool {
+        self.since.is_some()
+    }
+
+    /// Counts a request that is posted, and from a given time on all that are under way.
+    #[inline]
+    pub(super) fn begin(&mut self, len: usize, now: Option<Instant>) {
+        self.since = self.since.or(now);
         self.under_way += len as u64 + OVERHEAD;
+    }
+
+    /// Counts a request that has completed while no time counts.
+    #[inline]
+    pub(super) fn end_unmeasured(&mut self, len: usize) {
+        self.under_way = self.under_way.saturating_sub(len as u64 + OVERHEAD);
     }
 
     /// Counts a request that has completed.
     pub(super) fn end(&mut self, len: usize, now: Instant) {
-        let len = len as u64 + OVERHEAD;
-        self.under_way = self.under_way.saturating_sub(len);
-        self.completed += len;
-        let since = self.since.take().unwrap_or(now);
+        self.end_unmeasured(len);
+        let Some(since) = self.since else { return };
+        self.completed += len as u64 + OVERHEAD;
         self.busy += now.saturating_duration_since(since);
         self.since = (self.under_way > 0).then_some(now);
         if self.busy >= SAMPLE_TIME && self.completed >= SAMPLE_BYTES {
@@ -79,9 +92,9 @@ mod tests {
 
     /// A rail that always has work completes 64 KiB in each of these times.
     fn run(load: &mut RailLoad, now: &mut Instant, each: Duration, count: u32) {
-        load.begin(65536, *now);
+        load.begin(65536, Some(*now));
         for _ in 0..count {
-            load.begin(65536, *now);
+            load.begin(65536, Some(*now));
             *now += each;
             load.end(65536, *now);
         }
@@ -110,7 +123,7 @@ mod tests {
     fn idle_time_does_not_count() {
         let (mut load, mut now) = (RailLoad::default(), Instant::now());
         for _ in 0..20 {
-            load.begin(65536, now);
+            load.begin(65536, Some(now));
             now += Duration::from_micros(100);
             load.end(65536, now);
             now += Duration::from_millis(10);
@@ -124,7 +137,7 @@ mod tests {
     fn a_few_small_requests_measure_nothing() {
         let (mut load, mut now) = (RailLoad::default(), Instant::now());
         for _ in 0..100 {
-            load.begin(8, now);
+            load.begin(8, Some(now));
             now += Duration::from_millis(1);
             load.end(8, now);
             now += Duration::from_millis(1);

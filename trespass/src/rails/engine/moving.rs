@@ -213,7 +213,7 @@ impl<B: Block> Rails<B> {
             RailItem::Transmit(TransmitItem::Probe) => PostedRequest::Probe,
             RailItem::Probe => PostedRequest::OwnProbe,
         };
-        self.rails[rail].post(request, now);
+        self.rails[rail].post(request, || now);
     }
 
     /// Records a frame that the driver has posted to a rail from where its bytes are, and which has
@@ -224,7 +224,7 @@ impl<B: Block> Rails<B> {
         rail: usize,
         header: &[u8; HEADER_LEN],
         bytes: &[u8],
-        now: Instant,
+        now: impl FnOnce() -> Instant,
     ) {
         let [_, _, _, _, s0, s1, s2, s3, ..] = *header;
         let seq = u32::from_le_bytes([s0, s1, s2, s3]);
@@ -240,7 +240,7 @@ impl<B: Block> Rails<B> {
         rail: usize,
         done: CompletedTransmit<B>,
         protocol: &mut ProtocolMachine<B>,
-        now: Instant,
+        now: impl FnOnce() -> Instant,
     ) {
         match (self.rails[rail].complete(now), done) {
             (Some(PostedRequest::Frame { seq, .. }), CompletedTransmit::Sent(pieces)) => {
@@ -258,7 +258,7 @@ impl<B: Block> Rails<B> {
     /// Takes back the oldest request of a rail that is being stopped. It did not complete, and the
     /// device has returned its block.
     pub(crate) fn flushed(&mut self, rail: usize, done: CompletedTransmit<B>, now: Instant) {
-        match (self.rails[rail].complete(now), done) {
+        match (self.rails[rail].complete(|| now), done) {
             (Some(PostedRequest::Frame { seq, .. }), CompletedTransmit::Sent(pieces)) => {
                 self.sent.flushed(seq, pieces);
             }
@@ -273,7 +273,7 @@ impl<B: Block> Rails<B> {
     /// The same for a request whose block the device may still use. A READ then needs another
     /// block, because a late response may arrive in the old one.
     pub(crate) fn lost(&mut self, rail: usize, done: &CompletedTransmit<B>, now: Instant) {
-        match (self.rails[rail].complete(now), done) {
+        match (self.rails[rail].complete(|| now), done) {
             (Some(PostedRequest::Frame { seq, .. }), CompletedTransmit::Sent(pieces)) => {
                 let block = pieces.as_ref().and_then(|pieces| pieces.iter().next());
                 self.sent.lost(seq, block.map_or(&[], |piece| piece.block.bytes()));

@@ -207,7 +207,7 @@ impl RailsEnd {
             if let CompletedTransmit::Read { block, .. } = &mut done {
                 block.device_write(0, data);
             }
-            self.rails.completed(rail, done, &mut self.protocol, now);
+            self.rails.completed(rail, done, &mut self.protocol, || now);
         }
     }
 

@@ -613,7 +613,7 @@ impl<B: DeviceBlock> RailEnd<'_, B> {
             }
             let Some(done) = pair.sent(count) else { return };
             if is_good {
-                rails.completed(rail, done, protocol, clock.now());
+                rails.completed(rail, done, protocol, || clock.now());
             } else {
                 rails.flushed(rail, done, clock.now());
             }

@@ -78,7 +78,7 @@ impl<B: DeviceBlock> RailsDriver<B> {
         *posted += outcome.as_ref().err().map_or(1, |error| error.posted().unwrap_or(1) as u64);
         self.doorbells += 1;
         // The peer does not wait for the copy and the clock.
-        self.rails.posted_small(rail, &header, bytes, Instant::now());
+        self.rails.posted_small(rail, &header, bytes, Instant::now);
         if let Err(error) = outcome {
             tracing::warn!(rail, %error, "handing a frame to the device failed");
             self.rails.fail(rail, RailCause::Device);
