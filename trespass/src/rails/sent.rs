@@ -281,3 +281,62 @@ impl<B: Block> SentFrame<B> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::block::testing::VecBlocks;
+
+    fn bytes_of<B: Block>(frame: &Frame<B>) -> Vec<u8> {
+        frame.parts().collect::<Vec<_>>().concat()
+    }
+
+    /// A frame of so many bytes, all of its number.
+    fn small<B: Block>(frames: &mut SentFrames<B>, seq: u32, len: usize) -> Vec<u8> {
+        let bytes = vec![seq as u8; HEADER_LEN + len];
+        let (header, data) = bytes.split_at(HEADER_LEN);
+        frames.posted_small(seq, header, data);
+        bytes
+    }
+
+    #[test]
+    fn small_frames_can_be_repeated_twice() {
+        let (mut frames, mut blocks) = (SentFrames::new(0), VecBlocks::new(8));
+        let sent: Vec<_> = (0..4).map(|seq| small(&mut frames, seq, 100 * seq as usize)).collect();
+        (0..4).for_each(|seq| drop(frames.completed(seq, None)));
+        frames.acknowledged(1, |_| panic!("reported before"));
+        for _ in 0..2 {
+            for seq in [1, 3] {
+                frames.repeat(seq);
+                let (next, frame) = frames.next_due(&mut blocks, &mut false).expect("a frame is due");
+                assert_eq!((next, bytes_of(&frame)), (seq, sent[seq as usize].clone()));
+                frames.posted(seq, &frame);
+                frames.flushed(seq, None);
+            }
+        }
+        frames.acknowledged(4, |_| panic!("reported before"));
+        assert!(frames.frames.is_empty() && frames.small.is_empty());
+        small(&mut frames, 4, 5);
+        assert_eq!(frames.small.len(), HEADER_LEN + 5);
+    }
+
+    #[test]
+    fn a_small_frame_keeps_no_block() {
+        let (mut frames, mut blocks) = (SentFrames::new(7), VecBlocks::new(8));
+        let [mut short, mut long] = [100, 600].map(|len| blocks.take(len, Purpose::Send).unwrap());
+        short.bytes_mut().fill(1);
+        long.bytes_mut().fill(2);
+        for (seq, block, end) in [(7, short, 100), (8, long, 600)] {
+            let frame = Frame::Whole { block, start: 0, end, copied: 10 };
+            frames.posted(seq, &frame);
+            let Frame::Whole { block, .. } = frame else { unreachable!() };
+            let (report, _) = frames.completed(seq, Some(BlockPieces::own(block, end, 10)));
+            assert_eq!(report.map(|done| done.copied), Some(10));
+        }
+        let keeps_block = |frame: &SentFrame<_>| matches!(frame.bytes, FrameBytes::Kept { .. });
+        assert_eq!(frames.frames.iter().map(keeps_block).collect::<Vec<_>>(), [false, true]);
+        frames.repeat(7);
+        let (_, again) = frames.next_due(&mut blocks, &mut false).expect("a frame is due");
+        assert_eq!(bytes_of(&again), [1; 100]);
+    }
+}

@@ -186,7 +186,7 @@ impl Faulty {
     fn nth(self) -> u32 {
         match self {
             Self::Sender => 700,
-            Self::Receiver => 4500,
+            Self::Receiver => 9000,
         }
     }
 }
