@@ -185,7 +185,7 @@ impl Faulty {
     /// receiver READs the messages in parts, and the sender has fewer requests.
     fn nth(self) -> u32 {
         match self {
-            Self::Sender => 700,
+            Self::Sender => 90,
             Self::Receiver => 9000,
         }
     }

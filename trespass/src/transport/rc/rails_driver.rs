@@ -401,7 +401,8 @@ impl<B: DeviceBlock> RailsDriver<B> {
             let request = list.construct_wr(wr_id::encode(*generation, WrId::Send(id as u32)), flags);
             // SAFETY: `sends` keeps the item with its blocks until the completion was polled, or the
             // queue pair is drained (`QueuePairOwner`). It holds at most as many requests as the send
-            // queue has room for, because `next` counts the items in `to_post`.
+            // queue has room for: `next` counts the items in `to_post`, and `post_single_frame` adds one
+            // to an empty list if there is room.
             unsafe { payload.append(request, id, heads) };
             count += 1;
         }
@@ -743,6 +744,8 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for RailsDriver<P::Block> {
         let clock = &mut TurnClock::default();
         let moved = match scope {
             PollScope::All => {
+                // Small messages are sent without `post`.
+                self.rails.consider_joining(protocol, || clock.now());
                 let moved = self.replenish(protocol, blocks) | self.send(protocol, blocks, clock);
                 moved | self.poll_all(protocol, sink, clock)
             }

@@ -16,7 +16,8 @@ use crate::protocol::{Blocks, Frame, ProtocolMachine, Purpose, TransmitItem};
 use crate::rails::{RailCause, RailItem};
 
 impl<B: DeviceBlock> RailsDriver<B> {
-    /// Whether nothing must be sent before a new frame.
+    /// Whether nothing must be sent before a new frame. No rail then has items to post: one that
+    /// could not post its items has failed, and its command stands until they are taken back.
     #[inline]
     pub(super) fn may_post(&self) -> bool {
         self.phase == ClosePhase::Open && !self.broken && self.held.is_none() && self.rails.is_quiet()
