@@ -116,7 +116,8 @@ setters! {
     /// packets are lost, except in Linux 6.1. With any other kernel its long messages go in frames,
     /// as without [`rendezvous`](Self::rendezvous). Default: 16.
     rd_atomic: u8;
-    /// Bytes of one RDMA READ: a multiple of 4 KiB up to 1 MiB, the default.
+    /// Bytes of one RDMA READ: a multiple of 4 KiB up to 1 MiB, the default. Over several devices an
+    /// eighth of that, or 64 KiB if that is longer.
     read_piece: u32;
     /// Bytes of the pieces into which a long unregistered message is copied: a power of two, at
     /// least [`slot_size`](Self::slot_size) and 4 KiB, at most 1 MiB. Default: 256 KiB.

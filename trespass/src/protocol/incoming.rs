@@ -98,13 +98,21 @@ struct MessageProgress {
     got: u64,
 }
 
+/// Where several queue pairs share READs, one has this part of the longest READ, but not less than
+/// [`SHORT_READ`] for that reason.
+const READ_PARTS: usize = 8;
+const SHORT_READ: usize = 64 << 10;
+const PAGE: usize = 4096;
+
 /// The receive queue.
 pub(crate) struct Incoming<B> {
     items: VecDeque<QueueItem<B>>,
     kind: ConnectionKind,
     max_msg: u64,
     quota: usize,
+    /// The most bytes of a READ, now and in any case.
     piece: usize,
+    longest_read: usize,
     /// Size of a block that always becomes available eventually.
     slot: usize,
     max_rts: u32,
@@ -144,6 +152,7 @@ impl<B: Block> Incoming<B> {
             max_msg: setup.max_msg(),
             quota: setup.rcvbuf,
             piece: setup.read_piece,
+            longest_read: setup.read_piece,
             slot: setup.own.slot_size as usize,
             max_rts: setup.max_rts() as u32,
             max_reads: setup.reads(),
@@ -450,6 +459,14 @@ impl<B: Block> Incoming<B> {
     /// Changes the number of READs that may be posted at a time.
     pub(crate) fn set_max_reads(&mut self, reads: usize) {
         self.max_reads = reads;
+    }
+
+    /// Changes the length of READs of sources that are announced from now on: shorter ones keep
+    /// several queue pairs busy with the few sources that fit the sender's buffer.
+    pub(crate) fn divide_reads(&mut self, divided: bool) {
+        let part = (self.longest_read / READ_PARTS).next_multiple_of(PAGE);
+        let part = part.max(SHORT_READ).min(self.longest_read);
+        self.piece = if divided { part } else { self.longest_read };
     }
 
     /// READs that are posted and not completed.

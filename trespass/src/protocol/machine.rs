@@ -55,8 +55,12 @@ pub(crate) struct ConnectionCounters {
     pub(crate) probes: u64,
 }
 
-/// The frames after which a peer that keeps them for repetition is told that they have arrived.
-const ACKNOWLEDGE_EVERY: u32 = 8;
+/// The frames after which a peer that keeps them for repetition is told that they have arrived: so
+/// many small ones, or a quarter of that. A long one occupies a block of the peer.
+const ACKNOWLEDGE_EVERY: u32 = 32;
+const LONG_COUNTS: u32 = 4;
+/// The most bytes of a small frame, without its header. A peer that keeps it needs no block for it.
+pub(crate) const SMALL_FRAME: usize = 512;
 
 /// The protocol state of a connection.
 pub(crate) struct ProtocolMachine<B> {
@@ -73,10 +77,10 @@ pub(crate) struct ProtocolMachine<B> {
     coalesce_agreed: bool,
     immediate_agreed: bool,
     acknowledge_agreed: bool,
-    /// Whether the peer keeps frames until it is told that they have arrived.
-    peer_keeps_frames: bool,
     /// Frames that the peer says it has received.
     acknowledged: u64,
+    /// The frames since the peer was last told, with long ones counted [`LONG_COUNTS`] times.
+    untold: u32,
     /// The number of received frames that this side has told the peer.
     told_received: u32,
     /// Whether the peer must still be told, because the program takes nothing more.
@@ -107,8 +111,8 @@ impl<B: Block> ProtocolMachine<B> {
             coalesce_agreed: setup.coalesce,
             immediate_agreed: setup.immediate && setup.link == LinkType::Rc,
             acknowledge_agreed: setup.acknowledge && setup.link == LinkType::Rc,
-            peer_keeps_frames: setup.copies,
             acknowledged: 0,
+            untold: 0,
             told_received: 0,
             acknowledgement_due: false,
             wants_memory: false,
@@ -575,6 +579,14 @@ impl<B: Block> ProtocolMachine<B> {
         self.fail(FailureCause::Protocol(error), true);
     }
 
+    /// Counts a received frame of this length, which the peer keeps until it is told of it. It is
+    /// told soon if these frames are many.
+    #[inline]
+    pub(crate) fn count_kept(&mut self, len: usize) {
+        self.untold += if len > SMALL_FRAME { LONG_COUNTS } else { 1 };
+        self.acknowledgement_due |= self.untold >= ACKNOWLEDGE_EVERY;
+    }
+
     /// The sequence number of the next frame to receive.
     pub(crate) fn expected(&self) -> u32 {
         self.credits.received()
@@ -588,6 +600,11 @@ impl<B: Block> ProtocolMachine<B> {
     /// Changes the number of READs that may be posted at a time.
     pub(crate) fn set_max_reads(&mut self, reads: usize) {
         self.incoming.set_max_reads(reads);
+    }
+
+    /// Sets whether READs are divided, because several queue pairs share them.
+    pub(crate) fn divide_reads(&mut self, divided: bool) {
+        self.incoming.divide_reads(divided);
     }
 
     fn settle(&mut self) {

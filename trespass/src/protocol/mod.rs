@@ -67,7 +67,7 @@ pub(crate) use self::{
     failure::{Blocked, CallError, FailureCause, InvalidSetup, ProtocolError},
     incoming::{Chunk, ReadRequest, ReceivedPart},
     ledger::{Lease, Ledger},
-    machine::{ConnectionCounters, ConnectionEvent, ProtocolMachine},
+    machine::{ConnectionCounters, ConnectionEvent, ProtocolMachine, SMALL_FRAME},
     pieces::{BlockPiece, BlockPieces, BlockShare, PieceOwner, Ticket},
     posted_sends::{CompletedTransmit, PostedSends},
     setup::{ConnectionKind, ConnectionSetup, GATHER_MAX, Keepalive, Limits, LinkType},

@@ -85,6 +85,10 @@ pub(crate) struct Rails<B> {
     early: EarlyFrames<B>,
     /// How long a RESET among these may wait.
     reset_by: Option<Instant>,
+    /// The peer's process has all frames before this one. Some of them may still be in a send queue,
+    /// or wait to be repeated.
+    confirmed: u32,
+    confirmed_is_posted: bool,
     /// READs whose rail has failed, each with its block if that has returned.
     reads_again: VecDeque<(u64, Segment, Option<B>)>,
     /// Messages to send, and the rail for those that must go over a certain one.
@@ -101,6 +105,9 @@ pub(crate) struct Rails<B> {
     is_finishing: bool,
     /// The number of times that a rail was chosen, for short requests and for those that are measured.
     choices: [u64; 2],
+    /// The rail of small frames, and how many more go over it before it is chosen again.
+    small: usize,
+    small_left: u32,
     counters: RailCounters,
     /// The cause of the last failure.
     last_cause: Option<RailCause>,
@@ -127,6 +134,8 @@ impl<B: Block> Rails<B> {
             sent: SentFrames::new(first),
             early: EarlyFrames::new(),
             reset_by: None,
+            confirmed: first,
+            confirmed_is_posted: false,
             reads_again: VecDeque::new(),
             messages: VecDeque::new(),
             commands: VecDeque::new(),
@@ -136,6 +145,8 @@ impl<B: Block> Rails<B> {
             has_begun_joining: false,
             is_finishing: false,
             choices: [0; 2],
+            small: 0,
+            small_left: moving::SMALL_IN_A_ROW,
             counters: RailCounters::default(),
             last_cause: None,
         }
@@ -308,9 +319,10 @@ impl<B: Block> Rails<B> {
         self.rails.iter().enumerate().filter_map(of_rail).chain(self.reset_by).min()
     }
 
-    /// Only as many READs as the working rails take are given out.
+    /// Only as many READs as the working rails take are given out, and shorter ones to several.
     fn limit_reads(&self, protocol: &mut ProtocolMachine<B>) {
         protocol.set_max_reads(self.setup.reads * self.up().max(1));
+        protocol.divide_reads(self.up() > 1);
     }
 
     fn say(&mut self, over: Option<usize>, rail: usize, message: RailMessage) {

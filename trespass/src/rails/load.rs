@@ -12,6 +12,8 @@ const SAMPLE_BYTES: u64 = 64 << 10;
 const FULL: u64 = 8 << 10;
 /// How much slower than the fastest a rail may count.
 const SLOWEST: f64 = 10.0;
+/// A rail with at most so many bytes under way has little to do.
+const LIGHT: u64 = 4 << 10;
 /// The weight of a new measurement in the average.
 const NEW: f64 = 0.25;
 
@@ -21,7 +23,7 @@ pub(super) struct RailLoad {
     under_way: u64,
     /// Bytes per second, averaged; `None` before the first measurement.
     rate: Option<f64>,
-    /// Since when enough is under way, if it is, as far as that does not count yet.
+    /// Since when enough is under way, if it is, as far as that is not in `busy` yet.
     since: Option<Instant>,
     /// The time with enough under way, and the bytes completed in it, of this measurement.
     busy: Duration,
@@ -33,20 +35,49 @@ impl RailLoad {
         self.rate
     }
 
-    /// Counts a request that is posted.
-    pub(super) fn begin(&mut self, len: usize, now: Instant) {
+    /// Whether little is under way.
+    #[inline]
+    pub(super) fn is_light(&self) -> bool {
+        self.under_way <= LIGHT
+    }
+
+    /// Whether the time counts, because enough is under way.
+    #[inline]
+    pub(super) fn is_measuring(&self) -> bool {
+        self.since.is_some()
+    }
+
+    /// Whether the time counts from a request of this length on.
+    #[inline]
+    pub(super) fn starts_with(&self, len: usize) -> bool {
+        self.since.is_none() && self.under_way + len as u64 + OVERHEAD >= FULL
+    }
+
+    /// Whether a request of this length alone is measured.
+    pub(super) fn measures(len: usize) -> bool {
+        len as u64 + OVERHEAD >= FULL
+    }
+
+    /// Counts a request that is posted. The time is needed if it [starts](Self::starts_with) to count.
+    #[inline]
+    pub(super) fn begin(&mut self, len: usize, now: Option<Instant>) {
         self.under_way += len as u64 + OVERHEAD;
         if self.under_way >= FULL {
-            self.since.get_or_insert(now);
+            self.since = self.since.or(now);
         }
+    }
+
+    /// Counts a request that has completed while no time counts.
+    #[inline]
+    pub(super) fn end_unmeasured(&mut self, len: usize) {
+        self.under_way = self.under_way.saturating_sub(len as u64 + OVERHEAD);
     }
 
     /// Counts a request that has completed.
     pub(super) fn end(&mut self, len: usize, now: Instant) {
-        let len = len as u64 + OVERHEAD;
-        self.under_way = self.under_way.saturating_sub(len);
-        let Some(since) = self.since.take() else { return };
-        self.completed += len;
+        self.end_unmeasured(len);
+        let Some(since) = self.since else { return };
+        self.completed += len as u64 + OVERHEAD;
         self.busy += now.saturating_duration_since(since);
         self.since = (self.under_way >= FULL).then_some(now);
         if self.busy >= SAMPLE_TIME && self.completed >= SAMPLE_BYTES {
@@ -54,11 +85,6 @@ impl RailLoad {
             self.rate = Some(self.rate.map_or(sample, |rate| rate + (sample - rate) * NEW));
             (self.busy, self.completed) = (Duration::ZERO, 0);
         }
-    }
-
-    /// Whether a request of this length alone is measured.
-    pub(super) fn measures(len: usize) -> bool {
-        len as u64 + OVERHEAD >= FULL
     }
 
     /// The seconds until `len` more bytes would complete. `fastest` is the rate of the fastest rail:
@@ -76,9 +102,9 @@ mod tests {
 
     /// A rail that always has work completes 64 KiB in each of these times.
     fn run(load: &mut RailLoad, now: &mut Instant, each: Duration, count: u32) {
-        load.begin(65536, *now);
+        load.begin(65536, Some(*now));
         for _ in 0..count {
-            load.begin(65536, *now);
+            load.begin(65536, Some(*now));
             *now += each;
             load.end(65536, *now);
         }
@@ -107,7 +133,7 @@ mod tests {
     fn idle_time_does_not_count() {
         let (mut load, mut now) = (RailLoad::default(), Instant::now());
         for _ in 0..20 {
-            load.begin(65536, now);
+            load.begin(65536, Some(now));
             now += Duration::from_micros(100);
             load.end(65536, now);
             now += Duration::from_millis(10);
@@ -121,7 +147,7 @@ mod tests {
     fn small_requests_measure_nothing() {
         let (mut load, mut now) = (RailLoad::default(), Instant::now());
         for _ in 0..10_000 {
-            load.begin(8, now);
+            load.begin(8, Some(now));
             now += Duration::from_millis(1);
             load.end(8, now);
             now += Duration::from_millis(1);

@@ -219,20 +219,35 @@ impl Rail {
         }
     }
 
-    pub(super) fn post(&mut self, request: PostedRequest, now: Instant) {
-        if self.posted.is_empty() {
-            (self.progress, self.suspected) = (Some(now), None);
+    /// Records a request that is posted. A small one needs no time if others are under way.
+    #[inline]
+    pub(super) fn post(&mut self, request: PostedRequest, now: impl FnOnce() -> Instant) {
+        let (len, is_first) = (request.len(), self.posted.is_empty());
+        let starts = self.load.starts_with(len);
+        let now = (is_first || starts).then(now);
+        if is_first {
+            (self.progress, self.suspected) = (now, None);
         }
-        self.load.begin(request.len(), now);
+        self.load.begin(len, now.filter(|_| starts));
         self.posted.push_back(request);
     }
 
-    /// The oldest request has completed.
-    pub(super) fn complete(&mut self, now: Instant) -> Option<PostedRequest> {
+    /// The oldest request has completed. A small one that was alone needs no time: the rail counts as
+    /// idle since it was posted.
+    #[inline]
+    pub(super) fn complete(&mut self, now: impl FnOnce() -> Instant) -> Option<PostedRequest> {
         let request = self.posted.pop_front()?;
-        self.load.end(request.len(), now);
-        self.idle_since = Some(now);
-        (self.progress, self.suspected) = ((!self.posted.is_empty()).then_some(now), None);
+        let is_last = self.posted.is_empty();
+        if is_last && !self.load.is_measuring() {
+            self.load.end_unmeasured(request.len());
+            (self.idle_since, self.progress) = (self.progress, None);
+        } else {
+            let now = now();
+            self.load.end(request.len(), now);
+            self.idle_since = Some(now);
+            self.progress = (!is_last).then_some(now);
+        }
+        self.suspected = None;
         Some(request)
     }
 

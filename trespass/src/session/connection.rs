@@ -461,8 +461,10 @@ impl Connection {
     }
 
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        let own = Driver::<Pool>::next_deadline(&self.driver);
-        own.into_iter().chain(self.protocol.next_deadline()).min()
+        match (Driver::<Pool>::next_deadline(&self.driver), self.protocol.next_deadline()) {
+            (Some(own), Some(other)) => Some(own.min(other)),
+            (own, other) => own.or(other),
+        }
     }
 
     /// Whether all written bytes are sent.

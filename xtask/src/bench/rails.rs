@@ -68,7 +68,7 @@ enum Kind {
     Recovery { faulty: Faulty },
 }
 
-/// The process in which the port of the second device goes down.
+/// The process in which the port of one of two devices goes down.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Faulty {
     Sender,
@@ -181,12 +181,20 @@ impl Unit {
 }
 
 impl Faulty {
+    fn device(self) -> &'static str {
+        match self {
+            Self::Sender => "soft0",
+            Self::Receiver => "soft1",
+        }
+    }
+
     /// The request of that process at which the port goes down, a few seconds after the start. The
-    /// receiver READs the messages in parts, and the sender has fewer requests.
+    /// receiver READs the messages in parts, and the sender has fewer requests. Nearly all of these
+    /// go over the first device.
     fn nth(self) -> u32 {
         match self {
-            Self::Sender => 700,
-            Self::Receiver => 4500,
+            Self::Sender => 5000,
+            Self::Receiver => 9000,
         }
     }
 }
@@ -300,7 +308,7 @@ fn recovery(programs: &Programs, faulty: Faulty) -> Result<Option<Round>> {
         let mut command = stride(programs, Unit::Gbps, RECOVERY_SECONDS, 2, &[0, 1]);
         let mut faults = rules(&[2, 2]);
         if is_faulty {
-            write!(faults, "; port_down=500ms device=soft1 nth={}", faulty.nth())?;
+            write!(faults, "; port_down=500ms device={} nth={}", faulty.device(), faulty.nth())?;
         }
         // Retries run out at once.
         command.env("SOFT_RNIC_FAULTS", faults).env("SOFT_RNIC_TIME_SCALE", "0.01");

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{ACKNOWLEDGE_EVERY, ConnectionEvent, ProtocolMachine, returning};
+use super::{ConnectionEvent, ProtocolMachine, returning};
 use crate::protocol::block::Block;
 use crate::protocol::call_buffer::CallBuffer;
 use crate::protocol::failure::{FailureCause, ProtocolError};
@@ -114,8 +114,6 @@ impl<B: Block> ProtocolMachine<B> {
         self.credits.receive(header)?;
         self.prober.heard();
         self.counters.frames_received += 1;
-        self.acknowledgement_due |= self.peer_keeps_frames
-            && self.credits.received().wrapping_sub(self.told_received) >= ACKNOWLEDGE_EVERY;
         let kept = match header.kind {
             FrameType::Data => {
                 self.counters.bytes_received += payload.len() as u64;

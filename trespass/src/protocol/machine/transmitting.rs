@@ -15,8 +15,8 @@ impl<B: Block> ProtocolMachine<B> {
             && self.incoming.is_quiet()
             && self.closing.is_untouched()
             && !self.credits.credit_due()
-            && !self.acknowledgement_due
-            && !self.prober.is_due()
+            // One branch for both.
+            && !(self.acknowledgement_due | self.prober.is_due())
     }
 
     /// Whether the result of [`transmit`](Self::transmit) depends on the time, as with a cork, a
@@ -107,7 +107,7 @@ impl<B: Block> ProtocolMachine<B> {
 
     /// A frame that tells how many frames have been received.
     fn acknowledging(&mut self, kind: FrameType) -> Frame<B> {
-        self.acknowledgement_due = false;
+        (self.acknowledgement_due, self.untold) = (false, 0);
         self.told_received = self.credits.received();
         self.control(kind, if self.acknowledge_agreed { self.told_received } else { 0 })
     }

@@ -11,7 +11,8 @@ use crate::wire::{Endpoint, Role};
 impl<B: Block> Rails<B> {
     /// Once enough bytes have passed, the client adds the other rails, so that short connections cost
     /// one queue pair.
-    pub(crate) fn consider_joining(&mut self, protocol: &ProtocolMachine<B>, now: Instant) {
+    #[inline]
+    pub(crate) fn consider_joining(&mut self, protocol: &ProtocolMachine<B>, now: impl FnOnce() -> Instant) {
         if self.has_begun_joining {
             return;
         }
@@ -20,6 +21,7 @@ impl<B: Block> Rails<B> {
         if frames + passed.bytes_announced + passed.bytes_read >= self.setup.join_after {
             self.has_begun_joining = true;
             if self.setup.role == Role::Client {
+                let now = now();
                 self.rails.iter_mut().skip(1).for_each(|rail| rail.retry_at = Some(now));
             }
         }

@@ -6,17 +6,21 @@ use std::time::{Duration, Instant};
 use super::super::load::RailLoad;
 use super::super::message::RailFrame;
 use super::super::order::ArrivedFrame;
-use super::super::rail::{PostedRequest, UnconfirmedSend};
+use super::super::rail::{PostedRequest, Rail, UnconfirmedSend};
 use super::Rails;
 use crate::protocol::frame::{FrameType, HEADER_LEN, Head, Immediate};
 use crate::protocol::{
     Block, Blocks, CallBuffer, CompletedTransmit, FailureCause, Frame, ProtocolError, ProtocolMachine,
-    Purpose, ReadRequest, TransmitItem,
+    Purpose, ReadRequest, SMALL_FRAME, TransmitItem,
 };
 
 /// One choice in this many takes the rail that was not chosen for longest, so that a rail that has
 /// become faster is found again. Requests that are too short for a measurement count apart.
 const SAMPLE: u64 = 64;
+/// The small frames after which their rail is chosen again, and one goes over another rail.
+pub(super) const SMALL_IN_A_ROW: u32 = 64;
+/// Small frames move to another rail that takes this part of the time.
+const MUCH_FASTER: f64 = 2.0;
 
 /// How long a RESET waits for the frames before it. Its sender waits as long for their completions,
 /// and then gives them up.
@@ -45,6 +49,76 @@ impl<B: Block> RailItem<B> {
 }
 
 impl<B: Block> Rails<B> {
+    /// The rail for a frame of `len` bytes. Small frames stay on one rail as long as that has little
+    /// under way: they arrive in order, and the peer polls this rail most.
+    #[inline]
+    pub(crate) fn choose_for_frame(&mut self, len: usize, has_room: impl Fn(usize) -> bool) -> Option<usize> {
+        if len > HEADER_LEN + SMALL_FRAME {
+            return self.choose(len, false, has_room);
+        }
+        let (at, rail) = (self.small, &self.rails[self.small]);
+        if self.small_left > 0 && rail.is_up() && rail.load.is_light() && has_room(at) {
+            self.small_left -= 1;
+            return Some(at);
+        }
+        self.choose_for_small(len, has_room)
+    }
+
+    /// The rail for a small frame if the usual one has more under way or is down, or had many.
+    #[inline(never)]
+    fn choose_for_small(&mut self, len: usize, has_room: impl Fn(usize) -> bool) -> Option<usize> {
+        let usual = &self.rails[self.small];
+        if usual.is_up() && self.small_left > 0 {
+            return self.choose(len, false, has_room);
+        }
+        let (best, fastest) = (self.best(len, false, &has_room)?, self.fastest());
+        let time = |at: usize| self.rails[at].load.time_for(len, fastest);
+        // Both sides begin with the first rail, and use the same one of equal ones.
+        if !usual.is_up() || time(self.small) > MUCH_FASTER * time(best) {
+            self.small = best;
+        }
+        self.small_left = SMALL_IN_A_ROW;
+        let class = usize::from(RailLoad::measures(len));
+        self.choices[class] += 1;
+        self.rails[self.small].chosen[class] = self.choices[class];
+        self.least_used(class, false, has_room)
+    }
+
+    /// The rail that was not chosen for the longest time, of short requests or of those that are
+    /// measured.
+    fn least_used(&mut self, class: usize, is_read: bool, has_room: impl Fn(usize) -> bool) -> Option<usize> {
+        let (at, _) = self.takers(is_read, has_room).min_by_key(|(_, rail)| rail.chosen[class])?;
+        self.choices[class] += 1;
+        self.rails[at].chosen[class] = self.choices[class];
+        Some(at)
+    }
+
+    /// The rate of the fastest rail.
+    fn fastest(&self) -> f64 {
+        self.rails.iter().filter_map(|rail| rail.load.rate()).fold(1.0, f64::max)
+    }
+
+    /// The rails that take a request now.
+    fn takers(
+        &self,
+        is_read: bool,
+        has_room: impl Fn(usize) -> bool,
+    ) -> impl Iterator<Item = (usize, &Rail)> {
+        let reads = self.setup.reads;
+        let takes = move |(at, rail): &(usize, &Rail)| {
+            rail.is_up() && has_room(*at) && !(is_read && rail.reads() >= reads)
+        };
+        self.rails.iter().enumerate().filter(takes)
+    }
+
+    /// The rail that would complete a request of `len` bytes first.
+    fn best(&self, len: usize, is_read: bool, has_room: impl Fn(usize) -> bool) -> Option<usize> {
+        let fastest = self.fastest();
+        let time = |rail: &Rail| rail.load.time_for(len, fastest);
+        let takers = self.takers(is_read, has_room);
+        takers.min_by(|(_, one), (_, other)| time(one).total_cmp(&time(other))).map(|(at, _)| at)
+    }
+
     /// The rail for a request of `len` bytes: the one that would complete it first. `has_room` tells
     /// whether a rail's send queue has room. `None` if no rail takes it now.
     pub(crate) fn choose(
@@ -55,18 +129,10 @@ impl<B: Block> Rails<B> {
     ) -> Option<usize> {
         let class = usize::from(RailLoad::measures(len));
         self.choices[class] += 1;
-        let reads = self.setup.reads;
-        let rails = self.rails.iter().enumerate();
-        let takes =
-            rails.filter(|(at, rail)| rail.is_up() && has_room(*at) && !(is_read && rail.reads() >= reads));
-        let chosen = if self.choices[class].is_multiple_of(SAMPLE) {
-            takes.min_by_key(|(_, rail)| rail.chosen[class])
-        } else {
-            let fastest = self.rails.iter().filter_map(|rail| rail.load.rate()).fold(1.0, f64::max);
-            let time = |rail: &super::Rail| rail.load.time_for(len, fastest);
-            takes.min_by(|(_, one), (_, other)| time(one).total_cmp(&time(other)))
-        };
-        let (at, _) = chosen?;
+        if self.choices[class].is_multiple_of(SAMPLE) {
+            return self.least_used(class, is_read, has_room);
+        }
+        let at = self.best(len, is_read, has_room)?;
         self.rails[at].chosen[class] = self.choices[class];
         Some(at)
     }
@@ -148,7 +214,25 @@ impl<B: Block> Rails<B> {
             }
             RailItem::Transmit(TransmitItem::Probe) | RailItem::Probe => PostedRequest::Probe,
         };
-        self.rails[rail].post(request, now);
+        self.rails[rail].post(request, || now);
+    }
+
+    /// Records a frame that the driver has posted to a rail from where its bytes are, and which has
+    /// never been posted before. They are copied.
+    #[inline]
+    pub(crate) fn posted_small(
+        &mut self,
+        rail: usize,
+        header: &[u8; HEADER_LEN],
+        bytes: &[u8],
+        now: impl FnOnce() -> Instant,
+    ) {
+        let [_, _, _, _, s0, s1, s2, s3, ..] = *header;
+        let seq = u32::from_le_bytes([s0, s1, s2, s3]);
+        self.sent.posted_small(seq, header, bytes);
+        let rail = &mut self.rails[rail];
+        rail.unconfirmed.push_back(UnconfirmedSend::Frame(seq));
+        rail.post(PostedRequest::Frame { seq, len: HEADER_LEN + bytes.len() }, now);
     }
 
     /// Hands the oldest request of a rail to the connection, which has completed.
@@ -157,7 +241,7 @@ impl<B: Block> Rails<B> {
         rail: usize,
         done: CompletedTransmit<B>,
         protocol: &mut ProtocolMachine<B>,
-        now: Instant,
+        now: impl FnOnce() -> Instant,
     ) {
         match (self.rails[rail].complete(now), done) {
             (Some(PostedRequest::Frame { seq, .. }), CompletedTransmit::Sent(pieces)) => {
@@ -175,7 +259,7 @@ impl<B: Block> Rails<B> {
     /// Takes back the oldest request of a rail that is being stopped. It did not complete, and the
     /// device has returned its block.
     pub(crate) fn flushed(&mut self, rail: usize, done: CompletedTransmit<B>, now: Instant) {
-        match (self.rails[rail].complete(now), done) {
+        match (self.rails[rail].complete(|| now), done) {
             (Some(PostedRequest::Frame { seq, .. }), CompletedTransmit::Sent(pieces)) => {
                 self.sent.flushed(seq, pieces);
             }
@@ -189,7 +273,7 @@ impl<B: Block> Rails<B> {
     /// The same for a request whose block the device may still use. A READ then needs another
     /// block, because a late response may arrive in the old one.
     pub(crate) fn lost(&mut self, rail: usize, done: &CompletedTransmit<B>, now: Instant) {
-        match (self.rails[rail].complete(now), done) {
+        match (self.rails[rail].complete(|| now), done) {
             (Some(PostedRequest::Frame { seq, .. }), CompletedTransmit::Sent(pieces)) => {
                 let block = pieces.as_ref().and_then(|pieces| pieces.iter().next());
                 self.sent.lost(seq, block.map_or(&[], |piece| piece.block.bytes()));
@@ -211,13 +295,13 @@ impl<B: Block> Rails<B> {
         protocol: &mut ProtocolMachine<B>,
         sink: &mut CallBuffer<'_>,
         spare: &mut Vec<B>,
-        now: Instant,
+        now: impl FnOnce() -> Instant,
     ) {
         self.rails[rail].received = self.rails[rail].received.wrapping_add(1);
         let frame = &block.bytes()[..len.min(block.bytes().len())];
         if immediate.is_none() && RailFrame::is_in(frame) {
             let taken =
-                RailFrame::decode(frame).and_then(|frame| self.take_message(rail, frame, protocol, now));
+                RailFrame::decode(frame).and_then(|frame| self.take_message(rail, frame, protocol, now()));
             spare.push(block);
             if let Err(error) = taken {
                 protocol.violated(error);
@@ -236,12 +320,13 @@ impl<B: Block> Rails<B> {
             }
         } else {
             if immediate.is_none() && frame.first() == Some(&(FrameType::Reset as u8)) {
-                self.reset_by.get_or_insert(now + RESET_WAIT);
+                self.reset_by.get_or_insert_with(|| now() + RESET_WAIT);
             }
             if self.early.keep(ahead as usize, ArrivedFrame { block, len, immediate }).is_err() {
                 protocol.violated(ProtocolError::Sequence { expected, came: expected.wrapping_add(ahead) });
             }
         }
+        protocol.count_kept(len);
         self.confirm(protocol);
     }
 
@@ -270,10 +355,20 @@ impl<B: Block> Rails<B> {
         }
     }
 
-    /// Lets go of frames that the peer's process has.
+    /// Lets go of frames that the peer's process has, if it has said so of more than before.
+    #[inline]
     pub(super) fn confirm(&mut self, protocol: &mut ProtocolMachine<B>) {
         let before = protocol.received_by_peer();
+        if before != self.confirmed || self.confirmed_is_posted {
+            self.confirm_all(before, protocol);
+        }
+    }
+
+    #[inline(never)]
+    fn confirm_all(&mut self, before: u32, protocol: &mut ProtocolMachine<B>) {
+        self.confirmed = before;
         self.sent.acknowledged(before, |done| protocol.sent_and_kept(done.copied, done.memory));
+        self.confirmed_is_posted = self.sent.has_before(before);
         for rail in &mut self.rails {
             rail.confirm(|seq| (before.wrapping_sub(seq) as i32) > 0);
         }

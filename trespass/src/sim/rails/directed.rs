@@ -238,7 +238,7 @@ fn inject(run: &mut Run, end: usize, rail: usize, bytes: &[u8]) {
     let mut block = side.memory.block(1024, Purpose::Receive).expect("memory");
     block.bytes_mut()[..bytes.len()].copy_from_slice(bytes);
     let (mut spare, sink) = (Vec::new(), &mut crate::protocol::CallBuffer::default());
-    side.rails.received(rail, block, bytes.len(), None, &mut side.protocol, sink, &mut spare, now);
+    side.rails.received(rail, block, bytes.len(), None, &mut side.protocol, sink, &mut spare, || now);
 }
 
 fn words(head: [u8; 4], words: [u32; 3]) -> Vec<u8> {

@@ -4,14 +4,17 @@
 use super::super::memory::{BlockOwner, SimBlock, SimMemory};
 use super::super::rng::SimRng;
 use super::fabric::{Fabric, ReceiveCompletion, Work};
-use crate::protocol::frame::HEADER_LEN;
+use crate::protocol::frame::{HEADER_LEN, Immediate};
 use crate::protocol::{
-    Blocks, CallBuffer, CompletedTransmit, ConnectionEvent, ConnectionSetup, FailureCause, Frame,
-    PostedSends, ProtocolMachine, Purpose, TransmitItem,
+    Blocks, CallBuffer, CompletedTransmit, ConnectionEvent, ConnectionKind, ConnectionSetup, FailureCause,
+    Frame, PostedSends, ProtocolMachine, Purpose, TransmitItem,
 };
 use crate::rails::{RailCause, RailCommand, RailItem, Rails, RailsSetup};
 use crate::wire::{Endpoint, LinkLayer};
 use std::time::{Duration, Instant};
+
+/// Fewer bytes than this may be sent at once.
+pub(super) const SHORT: usize = 300;
 
 /// The queue pair of a rail, with the requests that are in its send queue.
 struct SimRail {
@@ -128,7 +131,7 @@ impl RailsEnd {
         for rail in 0..self.pairs.len() {
             self.poll(fabric, rail, most, now);
         }
-        self.rails.consider_joining(&self.protocol, now);
+        self.rails.consider_joining(&self.protocol, || now);
         if most == usize::MAX {
             self.rails.tick(&mut self.protocol, now);
         }
@@ -193,7 +196,7 @@ impl RailsEnd {
         let ReceiveCompletion { block, len, immediate } = received;
         let (protocol, spare) = (&mut self.protocol, &mut self.spare);
         let sink = &mut CallBuffer::default();
-        self.rails.received(rail, block, len, immediate, protocol, sink, spare, now);
+        self.rails.received(rail, block, len, immediate, protocol, sink, spare, || now);
     }
 
     fn complete(&mut self, rail: usize, id: u64, failed: bool, data: &[u8], now: Instant) {
@@ -207,7 +210,7 @@ impl RailsEnd {
             if let CompletedTransmit::Read { block, .. } = &mut done {
                 block.device_write(0, data);
             }
-            self.rails.completed(rail, done, &mut self.protocol, now);
+            self.rails.completed(rail, done, &mut self.protocol, || now);
         }
     }
 
@@ -316,12 +319,12 @@ impl RailsEnd {
             let next =
                 self.held.take().or_else(|| self.protocol.transmit(now, &mut self.memory, usize::from(any)));
             let Some(transmit) = next else { return };
-            let (len, is_read) = match &transmit {
-                TransmitItem::Send(frame) => (frame.len(), false),
-                TransmitItem::Read(read) => (read.from.len as usize, true),
-                TransmitItem::Probe => (0, false),
+            let chosen = match &transmit {
+                TransmitItem::Send(frame) => self.rails.choose_for_frame(frame.len(), has_room),
+                TransmitItem::Read(read) => self.rails.choose(read.from.len as usize, true, has_room),
+                TransmitItem::Probe => self.rails.choose(0, false, has_room),
             };
-            match self.rails.choose(len, is_read, has_room) {
+            match chosen {
                 Some(rail) => self.post(fabric, rail, RailItem::Transmit(transmit), now),
                 None => {
                     self.held = Some(transmit);
@@ -329,6 +332,35 @@ impl RailsEnd {
                 }
             }
         }
+    }
+
+    /// Sends a few bytes as the driver does that sends in the program's call. Returns whether it could.
+    pub(super) fn send_at_once(
+        &mut self,
+        fabric: &mut Fabric,
+        kind: ConnectionKind,
+        bytes: &[u8],
+        now: Instant,
+    ) -> bool {
+        let is_first = self.held.is_none() && self.rails.is_quiet();
+        let may = is_first && bytes.len() < SHORT && self.protocol.allows_single_frame(kind, bytes.len());
+        if self.failed.is_some() || self.closed || !may {
+            return false;
+        }
+        let pairs = &self.pairs;
+        let has_room = |rail: usize| pairs[rail].as_ref().is_some_and(|pair| pair.queue.room() > 0);
+        let Some(rail) = self.rails.choose_for_frame(HEADER_LEN + bytes.len(), has_room) else {
+            return false;
+        };
+        let Some(SimRail { qp, queue }) = &mut self.pairs[rail] else { return false };
+        let header = self.protocol.begin_single_frame(bytes.len(), 0);
+        let immediate = Immediate::of(&header).filter(|_| self.protocol.uses_immediate());
+        let left_out = if immediate.is_some() { HEADER_LEN } else { 0 };
+        let id = queue.push_single_frame(None);
+        let sent = [&header[left_out..], bytes].concat();
+        fabric.post(*qp, id, true, Work::Send(sent, immediate, None));
+        self.rails.posted_small(rail, &header, bytes, || now);
+        true
     }
 
     fn post(&mut self, fabric: &mut Fabric, rail: usize, item: RailItem<SimBlock>, now: Instant) {

@@ -636,7 +636,7 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for RcDriver<P::Block> {
     /// Posted requests proceed without further calls, except on a software device, which may work
     /// only while its completions are polled.
     fn is_flushed(&self) -> bool {
-        let done = !self.pair.device.is_soft || self.pair.sends.is_empty();
+        let done = self.pair.sends.is_empty() || !self.pair.device.is_soft;
         (done && self.held.is_none() && !self.starved) || self.phase == ClosePhase::Over
     }
 

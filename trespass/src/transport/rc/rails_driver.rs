@@ -4,7 +4,9 @@
 //! stops the queue pairs. Each has its own completion queue, whose channel is in one set of
 //! descriptors, because rails come and go while others wait for that set.
 
+mod at_once;
 mod joining;
+mod polling;
 
 use std::io;
 use std::net::TcpStream;
@@ -17,6 +19,7 @@ use mio::{Events, Interest, Poll, Registry, Token};
 use sideway::ibverbs::completion::WorkCompletionStatus;
 use sideway::ibverbs::queue_pair::{PostSendGuard, QueuePair, WorkRequestFlags};
 
+use self::polling::TurnClock;
 use super::DeviceBlock;
 use super::close_phase::{ClosePhase, UnsentState};
 use super::control_channel::ControlChannel;
@@ -24,20 +27,19 @@ use super::cq_dispatcher::{CompletedRequest, WorkCompletion};
 use super::device::DevicePort;
 use super::driver::STEPS_A_TURN;
 use super::path::{EarlyCompletions, ProvenPath, QpParameters, RcPath, agreed_reads};
-use super::queue_pair::{CompletionTarget, QueuePairOwner, RcQueuePair};
+use super::queue_pair::{QueuePairOwner, RcQueuePair};
 use super::request::{RequestPayload, needs_head};
 use super::wr_id::{self, WrId};
 use crate::handshake::Agreed;
 use crate::protocol::frame::Immediate;
-use crate::protocol::{Blocks, CallBuffer, FailureCause, GATHER_MAX, ProtocolMachine, Purpose, TransmitItem};
+use crate::protocol::{
+    Blocks, CallBuffer, ConnectionKind, FailureCause, GATHER_MAX, ProtocolMachine, Purpose, TransmitItem,
+};
 use crate::rails::{RailCause, RailItem, Rails, RailsSetup};
 use crate::transport::{Driver, PollScope, Sources, SystemEvent};
 
 /// The tokens of the devices' events begin here; those of completion channels are below.
 const DEVICE_EVENTS: usize = 64;
-/// The times that each queue pair is polled in turn by a caller that spins.
-const POLLS_IN_A_ROW: u32 = 4;
-
 /// What a connection needs for further rails.
 pub(crate) struct RailsPlan {
     /// The ports of this side's devices; the handshake has used the first.
@@ -83,6 +85,9 @@ pub(crate) struct RailsDriver<B: DeviceBlock> {
     /// A queue pair could not be stopped, and may still answer the peer's READs.
     may_answer: bool,
     doorbells: u64,
+    /// The rail of the last frame, and its polls until the others are polled.
+    hot: usize,
+    polls_left: u32,
     steps: u32,
     is_limited: bool,
 }
@@ -134,6 +139,8 @@ impl<B: DeviceBlock> RailsDriver<B> {
             broken: false,
             may_answer: false,
             doorbells: 0,
+            hot: 0,
+            polls_left: 0,
             steps: 0,
             is_limited: false,
         })
@@ -179,11 +186,19 @@ impl<B: DeviceBlock> RailsDriver<B> {
 
     #[inline]
     fn report_early_once(&mut self, protocol: &mut ProtocolMachine<B>) {
+        // Checked before it is taken, because a spinning caller comes here on every poll.
+        if self.early.is_some() {
+            self.report_early(protocol);
+        }
+    }
+
+    #[cold]
+    fn report_early(&mut self, protocol: &mut ProtocolMachine<B>) {
         if let Some(early) = self.early.take() {
             protocol.slots_posted(early.first);
-            let now = Instant::now();
+            let clock = &mut TurnClock::default();
             early.completed.into_iter().for_each(|completed| {
-                self.completed(0, protocol, completed, &mut CallBuffer::default(), now);
+                self.completed(0, protocol, completed, &mut CallBuffer::default(), clock);
             });
         }
     }
@@ -195,37 +210,12 @@ impl<B: DeviceBlock> RailsDriver<B> {
         protocol: &mut ProtocolMachine<B>,
         completed: WorkCompletion<B>,
         sink: &mut CallBuffer<'_>,
-        now: Instant,
+        clock: &mut TurnClock,
     ) {
         let Self { pairs, rails, spare_blocks, broken, .. } = self;
         let Some(RailPair { owner, .. }) = &mut pairs[rail] else { return };
         RailEnd { rail, pair: owner, rails, spare: spare_blocks, broken }
-            .take(protocol, completed, sink, now);
-    }
-
-    /// Polls a rail's completion queue. Returns whether any completion arrived.
-    fn poll_rail(
-        &mut self,
-        rail: usize,
-        protocol: &mut ProtocolMachine<B>,
-        polls: Option<u32>,
-        sink: &mut CallBuffer<'_>,
-        now: Instant,
-    ) -> bool {
-        let Self { pairs, rails, spare_blocks, broken, .. } = self;
-        let Some(RailPair { owner, .. }) = &mut pairs[rail] else { return false };
-        let (pair, CompletionTarget::Own(dispatcher)) = owner.parts() else { return false };
-        let polled = dispatcher.poll_sole(polls.unwrap_or(1), |completed| {
-            let ends = polls.is_some() && completed.is_frame();
-            RailEnd { rail, pair, rails: &mut *rails, spare: &mut *spare_blocks, broken: &mut *broken }
-                .take(protocol, completed, sink, now);
-            ends
-        });
-        polled.unwrap_or_else(|error| {
-            tracing::warn!(rail, %error, "polling completions failed");
-            rails.fail(rail, RailCause::Device);
-            true
-        })
+            .take(protocol, completed, sink, clock);
     }
 
     /// Calls a rail's dispatcher. If that fails, so does the rail.
@@ -249,19 +239,17 @@ impl<B: DeviceBlock> RailsDriver<B> {
         if self.broken {
             return false;
         }
-        let wanted = protocol.slots_wanted();
-        let mut granted = wanted;
         // First what the peer may use already.
+        let needed = self.rails.receives_wanted(protocol, 0);
         for rail in 0..self.pairs.len() {
-            if self.rails.has_receives(rail) {
-                self.post_receives(rail, protocol, blocks, 0);
-            }
+            self.post_receives(rail, needed, blocks);
         }
-        for rail in 0..self.pairs.len() {
-            if self.rails.has_receives(rail) && wanted > 0 {
-                granted = granted.min(self.post_receives(rail, protocol, blocks, wanted));
-            }
+        let wanted = protocol.slots_wanted();
+        if wanted == 0 {
+            return false;
         }
+        let missing = (0..self.pairs.len()).map(|rail| self.post_receives(rail, needed + wanted, blocks));
+        let granted = wanted - missing.max().unwrap_or(0).min(wanted);
         protocol.slots_posted(granted);
         self.spare_blocks.truncate(self.slots_kept());
         granted > 0
@@ -272,48 +260,55 @@ impl<B: DeviceBlock> RailsDriver<B> {
         self.parameters.rx_slots as usize
     }
 
-    /// Posts what a rail lacks of its receives. Returns how many of the `more` that the connection
-    /// wants to grant it has.
-    fn post_receives<P: Blocks<Block = B>>(
-        &mut self,
-        rail: usize,
-        protocol: &ProtocolMachine<B>,
-        blocks: &mut P,
-        more: usize,
-    ) -> usize {
-        let wanted = self.rails.receives_wanted(protocol, more);
-        let Some(RailPair { owner, .. }) = &mut self.pairs[rail] else { return more };
-        let missing = wanted.saturating_sub(owner.receives_held());
-        if missing == 0 {
-            return more;
+    /// Posts what a rail lacks of so many receives, if it must have them. Returns how many are
+    /// missing then.
+    #[inline]
+    fn post_receives<P: Blocks<Block = B>>(&mut self, rail: usize, needed: usize, blocks: &mut P) -> usize {
+        let Some(RailPair { owner, .. }) = &self.pairs[rail] else { return 0 };
+        let missing = needed.saturating_sub(owner.receives.len());
+        if missing == 0 || !self.rails.has_receives(rail) {
+            return 0;
         }
+        self.post_missing(rail, missing, blocks)
+    }
+
+    #[inline(never)]
+    fn post_missing<P: Blocks<Block = B>>(&mut self, rail: usize, missing: usize, blocks: &mut P) -> usize {
+        let Some(RailPair { owner, .. }) = &mut self.pairs[rail] else { return 0 };
         let (spare, starved, slot_size) = (&mut self.spare_blocks, &mut self.starved, self.slot_size);
         let posted = owner.post_receives(missing, || {
             let block = spare.pop().or_else(|| blocks.take(slot_size, Purpose::Receive));
             *starved |= block.is_none();
             block
         });
-        match posted {
-            Ok(posted) => more.saturating_sub(missing - posted),
-            Err(error) => {
+        posted.map_or_else(
+            |error| {
                 tracing::warn!(rail, %error, "posting receives failed");
                 self.rails.fail(rail, RailCause::Device);
-                more
-            }
-        }
+                0
+            },
+            |posted| missing - posted,
+        )
     }
 
     /// Posts what the rails and the connection have to send. Returns whether there was anything.
+    #[inline]
     fn send<P: Blocks<Block = B>>(
+        &mut self,
+        protocol: &mut ProtocolMachine<B>,
+        blocks: &mut P,
+        clock: &mut TurnClock,
+    ) -> bool {
+        let nothing = self.held.is_none() && protocol.is_quiet() && self.rails.is_quiet();
+        !nothing && !self.broken && self.send_all(protocol, blocks, clock.now())
+    }
+
+    fn send_all<P: Blocks<Block = B>>(
         &mut self,
         protocol: &mut ProtocolMachine<B>,
         blocks: &mut P,
         now: Instant,
     ) -> bool {
-        let nothing = self.held.is_none() && protocol.is_quiet() && self.rails.is_quiet();
-        if nothing || self.broken {
-            return false;
-        }
         let mut any = false;
         while let Some((rail, item)) = self.next(protocol, blocks, now) {
             any = true;
@@ -348,12 +343,12 @@ impl<B: DeviceBlock> RailsDriver<B> {
             *starved |= protocol.wants_memory();
             item
         })?;
-        let (len, is_read) = match &item {
-            TransmitItem::Send(frame) => (frame.len(), false),
-            TransmitItem::Read(read) => (read.from.len as usize, true),
-            TransmitItem::Probe => (0, false),
+        let rail = match &item {
+            TransmitItem::Send(frame) => rails.choose_for_frame(frame.len(), has_room),
+            TransmitItem::Read(read) => rails.choose(read.from.len as usize, true, has_room),
+            TransmitItem::Probe => rails.choose(0, false, has_room),
         };
-        match rails.choose(len, is_read, has_room) {
+        match rail {
             Some(rail) => Some((rail, RailItem::Transmit(item))),
             None => {
                 *held = Some(item);
@@ -395,7 +390,8 @@ impl<B: DeviceBlock> RailsDriver<B> {
             let request = list.construct_wr(wr_id::encode(*generation, WrId::Send(id as u32)), flags);
             // SAFETY: `sends` keeps the item with its blocks until the completion was polled, or the
             // queue pair is drained (`QueuePairOwner`). It holds at most as many requests as the send
-            // queue has room for, because `next` counts the items in `to_post`.
+            // queue has room for: `next` counts the items in `to_post`, and `post_single_frame` adds one
+            // to an empty list if there is room.
             unsafe { payload.append(request, id, heads) };
             count += 1;
         }
@@ -417,28 +413,37 @@ impl<B: DeviceBlock> RailsDriver<B> {
         blocks: &mut P,
         now: Instant,
     ) -> bool {
-        let mut moved = false;
-        for rail in 0..self.pairs.len() {
-            moved |= self.poll_rail(rail, protocol, None, &mut CallBuffer::default(), now);
-        }
-        self.rails.consider_joining(protocol, now);
-        moved |= self.obey(protocol, blocks, now);
+        let mut moved = self.poll_all(protocol, &mut CallBuffer::default(), &mut TurnClock::at(now));
+        self.rails.consider_joining(protocol, || now);
+        moved |= self.obey(protocol, blocks, &mut TurnClock::at(now));
         moved |= self.replenish(protocol, blocks);
-        moved |= self.send(protocol, blocks, now);
+        moved |= self.send(protocol, blocks, &mut TurnClock::at(now));
         moved
     }
 
     /// Does what the rails ask for. Returns whether there was anything. Without any rail the
     /// connection fails.
+    #[inline]
     fn obey<P: Blocks<Block = B>>(
         &mut self,
         protocol: &mut ProtocolMachine<B>,
         blocks: &mut P,
-        now: Instant,
+        clock: &mut TurnClock,
     ) -> bool {
-        if !self.rails.has_commands() {
-            return false;
+        let has_commands = self.rails.has_commands();
+        if has_commands {
+            self.obey_all(protocol, blocks, clock.now());
         }
+        has_commands
+    }
+
+    #[cold]
+    fn obey_all<P: Blocks<Block = B>>(
+        &mut self,
+        protocol: &mut ProtocolMachine<B>,
+        blocks: &mut P,
+        now: Instant,
+    ) {
         self.rails.set_finishing(self.is_limited || protocol.is_finishing());
         while let Some(command) = self.rails.take_command() {
             self.execute(command, protocol, blocks, now);
@@ -449,7 +454,6 @@ impl<B: DeviceBlock> RailsDriver<B> {
                 protocol.failed(self.cut());
             }
         }
-        true
     }
 
     /// Why the end of the control channel ends the connection.
@@ -552,7 +556,7 @@ impl<B: DeviceBlock> RailEnd<'_, B> {
         protocol: &mut ProtocolMachine<B>,
         completed: WorkCompletion<B>,
         sink: &mut CallBuffer<'_>,
-        now: Instant,
+        clock: &mut TurnClock,
     ) {
         let Self { rail, pair, rails, spare, broken } = self;
         let is_good = completed.status == WorkCompletionStatus::Success;
@@ -568,7 +572,7 @@ impl<B: DeviceBlock> RailEnd<'_, B> {
                 match pair.receives.complete(count) {
                     Some(block) if is_good => {
                         let immediate = immediate.map(Immediate);
-                        rails.received(rail, block, len, immediate, protocol, sink, spare, now);
+                        rails.received(rail, block, len, immediate, protocol, sink, spare, || clock.now());
                     }
                     Some(block) => drop(block),
                     None => rails.fail(rail, RailCause::Device),
@@ -577,7 +581,7 @@ impl<B: DeviceBlock> RailEnd<'_, B> {
             }
             CompletedRequest::Received(_, Some(block)) if is_good => {
                 let immediate = immediate.map(Immediate);
-                rails.received(rail, block, len, immediate, protocol, sink, spare, now);
+                rails.received(rail, block, len, immediate, protocol, sink, spare, || clock.now());
                 return;
             }
             CompletedRequest::Received(..) | CompletedRequest::Overdrawn => return,
@@ -595,9 +599,9 @@ impl<B: DeviceBlock> RailEnd<'_, B> {
             }
             let Some(done) = pair.sent(count) else { return };
             if is_good {
-                rails.completed(rail, done, protocol, now);
+                rails.completed(rail, done, protocol, || clock.now());
             } else {
-                rails.flushed(rail, done, now);
+                rails.flushed(rail, done, clock.now());
             }
         }
     }
@@ -628,6 +632,8 @@ impl<B: DeviceBlock> Drop for RailsDriver<B> {
     }
 }
 
+/// The often called methods are not inlined, because connections over one device call them through
+/// the same enum.
 impl<P: Blocks<Block: DeviceBlock>> Driver<P> for RailsDriver<P::Block> {
     fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
         self.control.register(registry, token)?;
@@ -707,6 +713,7 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for RailsDriver<P::Block> {
         }
     }
 
+    #[inline(never)]
     fn poll_once(
         &mut self,
         protocol: &mut ProtocolMachine<P::Block>,
@@ -719,26 +726,17 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for RailsDriver<P::Block> {
         if self.phase != ClosePhase::Open || self.broken {
             return false;
         }
-        let now = Instant::now();
-        let mut moved = false;
-        let rounds = match scope {
+        let clock = &mut TurnClock::default();
+        let moved = match scope {
             PollScope::All => {
-                moved |= self.replenish(protocol, blocks);
-                moved |= self.send(protocol, blocks, now);
-                1
+                // Small messages are sent without `post`.
+                self.rails.consider_joining(protocol, || clock.now());
+                let moved = self.replenish(protocol, blocks) | self.send(protocol, blocks, clock);
+                moved | self.poll_all(protocol, sink, clock)
             }
-            PollScope::Frame { polls } => polls.div_ceil(POLLS_IN_A_ROW),
+            PollScope::Frame { polls } => self.poll_for_frame(protocol, polls, sink, clock),
         };
-        let polls = (scope != PollScope::All).then_some(POLLS_IN_A_ROW);
-        for _ in 0..rounds {
-            for rail in 0..self.pairs.len() {
-                moved |= self.poll_rail(rail, protocol, polls, sink, now);
-            }
-            if moved {
-                break;
-            }
-        }
-        moved | self.obey(protocol, blocks, now)
+        moved | self.obey(protocol, blocks, clock)
     }
 
     fn end_request_for_event(&mut self, _: &mut ProtocolMachine<P::Block>) {
@@ -748,13 +746,32 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for RailsDriver<P::Block> {
         self.may_have_events = true;
     }
 
+    #[inline(never)]
+    fn send_at_once(
+        &mut self,
+        protocol: &mut ProtocolMachine<P::Block>,
+        blocks: &mut P,
+        kind: ConnectionKind,
+        bytes: &[u8],
+    ) -> bool {
+        self.report_early_once(protocol);
+        if protocol.is_busy() && self.may_post() {
+            // Most outstanding sends have probably completed, but were not polled yet.
+            self.poll_all(protocol, &mut CallBuffer::default(), &mut TurnClock::default());
+        }
+        self.may_post()
+            && protocol.allows_single_frame(kind, bytes.len())
+            && self.post_single_frame(protocol, blocks, bytes)
+    }
+
     /// Sends until nothing moves. Handles a failure at once.
+    #[inline(never)]
     fn post(&mut self, protocol: &mut ProtocolMachine<P::Block>, blocks: &mut P, _: Instant) {
         self.report_early_once(protocol);
         if self.phase == ClosePhase::Open {
-            let now = Instant::now();
-            self.send(protocol, blocks, now);
-            self.rails.consider_joining(protocol, now);
+            let clock = &mut TurnClock::default();
+            self.send(protocol, blocks, clock);
+            self.rails.consider_joining(protocol, || clock.now());
         }
         // A caller does not poll while something is due. The rails may be judged only after a poll.
         let is_due = self.phase == ClosePhase::Open
@@ -764,16 +781,18 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for RailsDriver<P::Block> {
         }
     }
 
+    #[inline(never)]
     fn is_idle(&self) -> bool {
         let is_quiet = self.rails.is_quiet() && !self.rails.awaits_peer();
         is_quiet && self.held.is_none() && !self.broken && self.early.is_none()
     }
 
+    #[inline(never)]
     fn is_flushed(&self) -> bool {
         if self.phase == ClosePhase::Over {
             return true;
         }
-        let is_done = |pair: &RailPair<P::Block>| !pair.owner.device.is_soft || pair.owner.sends.is_empty();
+        let is_done = |pair: &RailPair<P::Block>| pair.owner.sends.is_empty() || !pair.owner.device.is_soft;
         self.held.is_none()
             && !self.starved
             && self.rails.is_quiet()
@@ -785,6 +804,7 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for RailsDriver<P::Block> {
         self.starved
     }
 
+    #[inline(never)]
     fn next_deadline(&self) -> Option<Instant> {
         let rails = if self.phase == ClosePhase::Open { self.rails.next_deadline() } else { None };
         self.phase.deadline().or(rails)

@@ -114,7 +114,7 @@ pub(super) enum FrameParts {
 /// In a long frame the header costs at most one packet of many. Without it, the data would begin 16
 /// bytes into a page, so a device that copies packet by packet would cross pages. A header outside
 /// the block is always left out, because the frame may need the peer's whole slot.
-const HEADERLESS_MAX: usize = 4096;
+pub(super) const HEADERLESS_MAX: usize = 4096;
 
 /// The immediate data that replaces a frame's header, if both sides support that, and the number of
 /// bytes left out of the frame.

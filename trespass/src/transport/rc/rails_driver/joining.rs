@@ -7,6 +7,7 @@ use mio::Token;
 use super::super::DeviceBlock;
 use super::super::path::{connect_to, endpoint_of};
 use super::super::queue_pair::QueuePairOwner;
+use super::polling::TurnClock;
 use super::{RailPair, RailsDriver};
 use crate::protocol::{Blocks, CallBuffer, ProtocolMachine};
 use crate::rails::{PeerOffer, RailCause, RailCommand};
@@ -113,7 +114,8 @@ impl<B: DeviceBlock> RailsDriver<B> {
             pair.owner.device.read_async_events();
             pair.owner.stop();
             self.may_answer |= pair.owner.may_answer;
-            self.poll_rail(rail, protocol, None, &mut CallBuffer::default(), now);
+            let clock = &mut TurnClock::at(now);
+            self.poll_rail(rail, protocol, None, &mut CallBuffer::default(), clock);
         }
         if let Some(mut pair) = self.take_pair(rail) {
             // What the device has not returned stays with the queue pair, which is drained.
