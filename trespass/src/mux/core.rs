@@ -297,12 +297,26 @@ impl State {
 
     /// The next request of the peer. `None` inside means that none will come.
     pub(super) fn next_arrival(&mut self) -> Option<Result<Option<Arrival>, MuxError>> {
-        match (self.engine.next_arrival(), &self.failure) {
-            (Some(arrival), _) => Some(Ok(Some(arrival))),
-            (None, Some(MuxError::Closed)) => Some(Ok(None)),
-            (None, Some(failure)) => Some(Err(failure.clone())),
-            (None, None) => None,
+        match self.engine.next_arrival() {
+            Some(arrival) => Some(Ok(Some(arrival))),
+            None => self.no_arrival(),
         }
+    }
+
+    /// The next request of the peer that has wholly arrived, with its bytes.
+    pub(super) fn next_whole_arrival(&mut self) -> Option<Result<Option<(Arrival, Vec<u8>)>, MuxError>> {
+        let Some(arrival) = self.engine.next_whole_arrival() else { return self.no_arrival() };
+        let mut bytes = Vec::new();
+        self.engine.take_body(arrival.id, &mut bytes);
+        Some(Ok(Some((arrival, bytes))))
+    }
+
+    /// Whether no further request will come.
+    fn no_arrival<T>(&self) -> Option<Result<Option<T>, MuxError>> {
+        Some(match self.failure.clone()? {
+            MuxError::Closed => Ok(None),
+            failure => Err(failure),
+        })
     }
 
     /// Appends what has arrived of a request.

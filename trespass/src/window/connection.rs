@@ -3,9 +3,9 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
-use std::net::ToSocketAddrs;
+use std::net::{Shutdown, ToSocketAddrs};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use super::error::{KeyError, WindowError};
@@ -15,8 +15,9 @@ use super::offered::Window;
 use super::owner::WindowTable;
 use super::pieces::{Piece, Pieces};
 use super::{Notification, WindowConfig};
-use crate::mux::{Arrived, FoundFirst, Mux, MuxConfig, MuxError, PendingAnswer, Request};
+use crate::mux::{FoundFirst, Mux, MuxConfig, MuxError, PendingAnswer, Request, Serving};
 use crate::pool::{Block, Pool};
+use crate::process::PerProcess;
 use crate::session::readiness::Until;
 use crate::{Stream, Transport};
 
@@ -37,8 +38,8 @@ pub(super) struct Shared {
     own: Identity,
     peer: OnceLock<Identity>,
     pub(super) table: WindowTable,
-    /// A request of the peer whose rest has not arrived within a call's time.
-    unfinished: Mutex<Option<(Request, Vec<u8>)>>,
+    /// What the peer has sent that no side with windows sends.
+    violation: OnceLock<&'static str>,
     operation_timeout: Option<Duration>,
 }
 
@@ -62,16 +63,13 @@ impl OperationTime {
 
 /// This process, and its next connection.
 fn identity() -> io::Result<Identity> {
-    static OWNER: OnceLock<u64> = OnceLock::new();
+    // A forked child counts its connections from the same number as its parent.
+    static OWNER: PerProcess<u64> = PerProcess::new();
     static CONNECTIONS: AtomicU64 = AtomicU64::new(1);
-    let owner = match OWNER.get() {
+    let owner = match OWNER.made() {
         Some(owner) => *owner,
-        None => {
-            let random = getrandom::u64().map_err(io::Error::other)?;
-            *OWNER.get_or_init(|| random)
-        }
+        None => *OWNER.set(getrandom::u64().map_err(io::Error::other)?).unwrap_or_else(|made| made),
     };
-    // A forked child has the parent's number, and the connections are the parent's.
     Ok(Identity { owner, connection: CONNECTIONS.fetch_add(1, Ordering::Relaxed) })
 }
 
@@ -95,17 +93,26 @@ impl Windows {
     /// [`operation_timeout`](WindowConfig::operation_timeout).
     pub fn over(stream: Stream, config: &WindowConfig) -> io::Result<Self> {
         let own = identity()?;
-        let limits = MuxConfig::new().max_requests(MOST_REQUESTS).max_message(message::MOST_MESSAGE);
+        let limits = MuxConfig::new().max_requests(MOST_REQUESTS);
+        let limits = limits.window(message::WINDOW).max_message(message::MOST_MESSAGE);
+        let time = OperationTime::after(config.operation_timeout);
         let shared = Shared {
             mux: Mux::over(stream, &limits)?,
             own,
             peer: OnceLock::new(),
             table: WindowTable::default(),
-            unfinished: Mutex::new(None),
+            violation: OnceLock::new(),
             operation_timeout: config.operation_timeout,
         };
-        shared.mux.send_one_way(WindowRequest::hello(own).encode(0)).map_err(WindowError::from)?;
-        let time = OperationTime::after(config.operation_timeout);
+        let hello = WindowRequest::hello(own).encode(0);
+        let sent = match config.operation_timeout {
+            Some(timeout) => shared.mux.send_one_way_within(hello, timeout),
+            None => shared.mux.send_one_way(hello),
+        };
+        sent.map_err(|error| match error {
+            MuxError::DeadlinePassed { .. } => time.is_over(),
+            error => error.into(),
+        })?;
         // With nothing left to read, a drop is an orderly end.
         shared.wait(time, &mut |in_flight| shared.peer.get().filter(|_| in_flight == 0).copied())?;
         Ok(Self(Arc::new(shared)))
@@ -177,7 +184,7 @@ impl Windows {
         bytes: &[u8],
     ) -> Result<(), WindowError> {
         let pieces = Pieces::of_ranges(ranges, bytes.len())?;
-        self.0.put(key, pieces, bytes)
+        self.0.put(key, pieces, bytes, self.0.time())
     }
 
     /// Copies pieces of `len` bytes each to offsets that are `stride` apart.
@@ -194,7 +201,7 @@ impl Windows {
         bytes: &[u8],
     ) -> Result<(), WindowError> {
         let pieces = Pieces::of_stride(offset, stride, len, bytes.len())?;
-        self.0.put(key, pieces, bytes)
+        self.0.put(key, pieces, bytes, self.0.time())
     }
 
     /// Copies bytes from an offset of the peer's window into a buffer.
@@ -349,7 +356,13 @@ impl Shared {
         OperationTime::after(self.operation_timeout)
     }
 
-    fn put(&self, key: &WindowKey, pieces: Pieces<'_>, bytes: &[u8]) -> Result<(), WindowError> {
+    fn put(
+        &self,
+        key: &WindowKey,
+        pieces: Pieces<'_>,
+        bytes: &[u8],
+        time: OperationTime,
+    ) -> Result<(), WindowError> {
         self.check(key, Access::WRITE)?;
         pieces.check(key)?;
         let send = |piece: &Piece| {
@@ -358,7 +371,7 @@ impl Shared {
             message.extend_from_slice(&bytes[piece.bytes.clone()]);
             (request, message)
         };
-        self.transfer(key, pieces, send, |_, _| Ok(()))
+        self.transfer(key, pieces, time, send, |_, _| Ok(()))
     }
 
     fn get(&self, key: &WindowKey, pieces: Pieces<'_>, into: &mut [u8]) -> Result<(), WindowError> {
@@ -369,7 +382,7 @@ impl Shared {
             let message = request.encode(0);
             (request, message)
         };
-        self.transfer(key, pieces, send, |piece, bytes| {
+        self.transfer(key, pieces, self.time(), send, |piece, bytes| {
             let place = &mut into[piece.bytes.clone()];
             if bytes.len() != place.len() {
                 return Err(WindowError::Protocol { what: "an answer with other bytes than were asked for" });
@@ -384,10 +397,11 @@ impl Shared {
         &self,
         key: &WindowKey,
         pieces: Pieces<'_>,
+        time: OperationTime,
         send: impl Fn(&Piece) -> (WindowRequest, Vec<u8>),
         mut take: impl FnMut(&Piece, &[u8]) -> Result<(), WindowError>,
     ) -> Result<(), WindowError> {
-        let (time, mut pieces) = (self.time(), pieces);
+        let mut pieces = pieces;
         let mut under_way: VecDeque<(Piece, WindowRequest, PendingAnswer)> = VecDeque::new();
         loop {
             let next = if under_way.len() < DEPTH { pieces.next() } else { None };
@@ -411,7 +425,7 @@ impl Shared {
         if !key.contains(offset, 8) {
             return Err(WindowError::Range { offset, len: 8, window: key.len() });
         }
-        self.single(key, operation, WindowRange { offset, len: 8 }, &[])
+        self.single(key, operation, WindowRange { offset, len: 8 }, &[], self.time())
     }
 
     fn put_notify(&self, key: &WindowKey, offset: u64, bytes: &[u8], number: u64) -> Result<(), WindowError> {
@@ -421,9 +435,10 @@ impl Shared {
         // The last message notifies, once the others were performed.
         let (before, last) = bytes.split_at(bytes.len().saturating_sub(message::MOST_BYTES));
         let first = [(offset, before.len() as u64)];
-        self.put(key, Pieces::of_ranges(&first, before.len())?, before)?;
+        let time = self.time();
+        self.put(key, Pieces::of_ranges(&first, before.len())?, before, time)?;
         let range = WindowRange { offset: offset + before.len() as u64, len: last.len() as u64 };
-        self.single(key, Operation::PutNotify { number }, range, last).map(drop)
+        self.single(key, Operation::PutNotify { number }, range, last, time).map(drop)
     }
 
     /// Performs an operation of one message.
@@ -433,8 +448,9 @@ impl Shared {
         operation: Operation,
         range: WindowRange,
         bytes: &[u8],
+        time: OperationTime,
     ) -> Result<u64, WindowError> {
-        let (time, piece) = (self.time(), Piece { ranges: vec![range], bytes: 0..bytes.len() });
+        let piece = Piece { ranges: vec![range], bytes: 0..bytes.len() };
         let request = piece.request(key, operation);
         let mut message = request.encode(bytes.len());
         message.extend_from_slice(bytes);
@@ -445,61 +461,53 @@ impl Shared {
 
     fn begin(&self, message: Vec<u8>, time: OperationTime) -> Result<PendingAnswer, WindowError> {
         let mut bytes = Some(message.into());
-        self.serve_until(time, &mut || self.mux.request_or_serve(&mut bytes, time.until))
+        self.serve_until(time, &mut |serving| self.mux.request_or_serve(&mut bytes, serving))
     }
 
     fn answer(&self, pending: PendingAnswer, time: OperationTime) -> Result<Vec<u8>, WindowError> {
         let mut pending = pending;
-        self.serve_until(time, &mut || self.mux.answer_or_serve(&mut pending, time.until))
+        self.serve_until(time, &mut |serving| self.mux.answer_or_serve(&mut pending, serving))
     }
 
     fn wait<T>(&self, time: OperationTime, look: &mut dyn FnMut(u32) -> Option<T>) -> Result<T, WindowError> {
-        self.serve_until(time, &mut || self.mux.wait_or_serve(time.until, look))
+        self.serve_until(time, &mut |serving| self.mux.wait_or_serve(serving, look))
     }
 
     /// Performs the peer's requests until a call finds what it waits for.
     fn serve_until<T>(
         &self,
         time: OperationTime,
-        call: &mut dyn FnMut() -> Result<FoundFirst<T>, MuxError>,
+        call: &mut dyn FnMut(Serving) -> Result<FoundFirst<T>, MuxError>,
     ) -> Result<T, WindowError> {
+        let mut serving = Serving { until: time.until, takes_requests: true };
         loop {
-            let unfinished = self.unfinished.lock().unwrap_or_else(PoisonError::into_inner).take();
-            let (request, bytes) = match unfinished {
-                Some(unfinished) => unfinished,
-                None => match call()? {
-                    FoundFirst::Own(found) => return Ok(found),
-                    FoundFirst::TimeOver => return Err(time.is_over()),
-                    FoundFirst::Request(request) => (request, Vec::new()),
-                },
-            };
-            self.serve(request, bytes, time)?;
+            let found = call(serving).map_err(|error| match self.violation.get() {
+                Some(what) => WindowError::Protocol { what },
+                None => error.into(),
+            });
+            match found? {
+                FoundFirst::Own(found) => return Ok(found),
+                FoundFirst::TimeOver => return Err(time.is_over()),
+                FoundFirst::Request(request, bytes) => self.serve(request, &bytes)?,
+            }
+            // A peer that goes on asking does not keep a call beyond its time.
+            serving.takes_requests = !time.until.is_over();
         }
     }
 
-    /// Performs a request of the peer, of which some bytes were taken.
-    fn serve(&self, request: Request, bytes: Vec<u8>, time: OperationTime) -> Result<(), WindowError> {
-        let (mut request, mut bytes) = (request, bytes);
-        loop {
-            let left = match time.until {
-                Until::Deadline(deadline) => deadline.saturating_duration_since(Instant::now()),
-                Until::Now => Duration::ZERO,
-                Until::Event => Duration::MAX,
-            };
-            match request.next_part_within(&mut bytes, left) {
-                Ok(Arrived::Part) if bytes.len() <= message::MOST_MESSAGE => {}
-                Ok(Arrived::Part) => return Err(WindowError::Protocol { what: "a request without an end" }),
-                Ok(Arrived::Message | Arrived::End) => return self.perform(request, &bytes),
-                // A peer that stops within a request does not keep a call beyond its time.
-                Err(MuxError::DeadlinePassed { .. }) => {
-                    let mut unfinished = self.unfinished.lock().unwrap_or_else(PoisonError::into_inner);
-                    *unfinished = Some((request, bytes));
-                    return Err(time.is_over());
-                }
-                Err(MuxError::Cancelled) => return Ok(()),
-                Err(error) => return Err(error.into()),
-            }
+    /// Performs a request of the peer. One that no side sends ends the connection.
+    fn serve(&self, request: Request, bytes: &[u8]) -> Result<(), WindowError> {
+        let performed = match self.violation.get() {
+            Some(what) => Err(WindowError::Protocol { what }),
+            None => self.perform(request, bytes),
+        };
+        if let Err(WindowError::Protocol { what }) = performed
+            && self.violation.set(what).is_ok()
+        {
+            // If it fails, so has the connection.
+            let _ = self.mux.stream().shutdown(Shutdown::Both);
         }
+        performed
     }
 
     fn perform(&self, request: Request, bytes: &[u8]) -> Result<(), WindowError> {
@@ -516,15 +524,31 @@ impl Shared {
         let mut answer = vec![0; message::ANSWER];
         let status = self.table.perform(&asked, bytes, &mut answer, Instant::now());
         answer[..message::ANSWER].copy_from_slice(&status.encode());
-        match request.answer(answer) {
-            Ok(()) | Err(MuxError::Cancelled) => Ok(()),
-            Err(error) => Err(error.into()),
+        let notifies = matches!(asked.operation, Operation::PutNotify { .. });
+        if notifies && matches!(status, Status::Done { .. }) {
+            self.mux.wake_all();
         }
+        // The next call finds why an answer could not be given, if it does not find what it waits for.
+        let _ = request.answer(answer);
+        Ok(())
     }
 }
 
 impl fmt::Debug for Windows {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Windows({:?})", self.0.mux.stream())
+    }
+}
+
+#[cfg(all(test, unix, not(miri), not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_forked_child_is_another_owner() {
+        let parent = identity().unwrap();
+        assert_eq!(identity().unwrap().owner, parent.owner);
+        let is_other = || identity().is_ok_and(|child| child.owner != parent.owner);
+        assert!(crate::process::passes_in_child(is_other));
     }
 }
