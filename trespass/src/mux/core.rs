@@ -297,26 +297,20 @@ impl State {
 
     /// The next request of the peer. `None` inside means that none will come.
     pub(super) fn next_arrival(&mut self) -> Option<Result<Option<Arrival>, MuxError>> {
-        match self.engine.next_arrival() {
-            Some(arrival) => Some(Ok(Some(arrival))),
-            None => self.no_arrival(),
+        match (self.engine.next_arrival(), &self.failure) {
+            (Some(arrival), _) => Some(Ok(Some(arrival))),
+            (None, Some(MuxError::Closed)) => Some(Ok(None)),
+            (None, Some(failure)) => Some(Err(failure.clone())),
+            (None, None) => None,
         }
     }
 
     /// The next request of the peer that has wholly arrived, with its bytes.
-    pub(super) fn next_whole_arrival(&mut self) -> Option<Result<Option<(Arrival, Vec<u8>)>, MuxError>> {
-        let Some(arrival) = self.engine.next_whole_arrival() else { return self.no_arrival() };
+    pub(super) fn next_whole_arrival(&mut self) -> Option<Result<(Arrival, Vec<u8>), MuxError>> {
+        let Some(arrival) = self.engine.next_whole_arrival() else { return self.failure.clone().map(Err) };
         let mut bytes = Vec::new();
         self.engine.take_body(arrival.id, &mut bytes);
-        Some(Ok(Some((arrival, bytes))))
-    }
-
-    /// Whether no further request will come.
-    fn no_arrival<T>(&self) -> Option<Result<Option<T>, MuxError>> {
-        Some(match self.failure.clone()? {
-            MuxError::Closed => Ok(None),
-            failure => Err(failure),
-        })
+        Some(Ok((arrival, bytes)))
     }
 
     /// Appends what has arrived of a request.

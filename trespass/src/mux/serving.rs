@@ -28,7 +28,7 @@ pub(crate) struct Serving {
 impl Mux<Stream> {
     /// Has all calls on this mux look again, because what they look for has changed.
     pub(crate) fn wake_all(&self) {
-        // After a failure of the connection none waits.
+        // It fails in a forked child, and at the end of the process. No call waits there.
         if let Ok(mut caller) = self.shared.stream.0.shared() {
             caller.wake_all();
         }
@@ -91,13 +91,11 @@ impl Mux<Stream> {
             if !serving.takes_requests {
                 return None;
             }
-            Some(match state.next_whole_arrival()? {
-                Ok(Some((arrival, bytes))) => {
-                    Ok(FoundFirst::Request(Request::new(&self.shared, arrival), bytes))
-                }
-                Ok(None) => Err(MuxError::Closed),
-                Err(error) => Err(error),
-            })
+            let arrived = state.next_whole_arrival()?;
+            Some(
+                arrived
+                    .map(|(arrival, bytes)| FoundFirst::Request(Request::new(&self.shared, arrival), bytes)),
+            )
         })?;
         Ok(found.unwrap_or(FoundFirst::TimeOver))
     }

@@ -119,7 +119,8 @@ impl Windows {
     }
 
     /// Offers the first `len` bytes of a block to the peer: one of the [pool](Self::pool), or memory of
-    /// the program ([`Pool::adopt`]). The key names them to the peer.
+    /// the program ([`Pool::adopt`]). The key names them to the peer. Blocks that the pool itself gives
+    /// out have the bytes of their last owner, which a peer that may read would get.
     ///
     /// Without a `lifetime` it is offered until it is revoked. After its lifetime the peer's operations
     /// fail as if it was.
@@ -144,13 +145,16 @@ impl Windows {
         self.0.mux.stream().pool()
     }
 
-    /// Takes a block of at least `len` bytes from the connection's pool, to offer it.
+    /// Takes a block of at least `len` bytes from the connection's pool, to offer it. It has zeros.
     ///
     /// # Errors
     ///
     /// Those of [`Stream::buffer`].
     pub fn buffer(&self, len: usize) -> io::Result<Block> {
-        self.0.mux.stream().buffer(len)
+        let mut block = self.0.mux.stream().buffer(len)?;
+        // Its last owner's bytes are not for the peer.
+        block.bytes_mut().fill(0);
+        Ok(block)
     }
 
     /// The transport of the connection.
@@ -162,17 +166,20 @@ impl Windows {
     /// Copies bytes to an offset of the peer's window.
     ///
     /// When it returns, the owner has them: its [`Window::read`], and each later operation, finds them.
-    /// A put of more than 256 KiB is performed in parts, in any order.
+    /// A put of more than 256 KiB is performed in parts, in any order. One of no bytes asks the owner
+    /// nothing.
     ///
     /// # Errors
     ///
-    /// A [`WindowError`]. After [`TimedOut`](WindowError::TimedOut) and
-    /// [`Connection`](WindowError::Connection) some of the bytes may have been written.
+    /// A [`WindowError`]. A put of several parts may have written some of the bytes. So may one that
+    /// ends with [`TimedOut`](WindowError::TimedOut), [`Connection`](WindowError::Connection) or
+    /// [`Protocol`](WindowError::Protocol).
     pub fn put(&self, key: &WindowKey, offset: u64, bytes: &[u8]) -> Result<(), WindowError> {
         self.put_vectored(key, &[(offset, bytes.len() as u64)], bytes)
     }
 
-    /// Copies bytes one after the other to several ranges, each an offset and a length.
+    /// Copies bytes one after the other to several ranges, each an offset and a length. A part has at
+    /// most 1024 ranges. In ranges that overlap, bytes of any of them may remain.
     ///
     /// # Errors
     ///
@@ -251,8 +258,9 @@ impl Windows {
     ///
     /// # Errors
     ///
-    /// A [`WindowError`]. After [`TimedOut`](WindowError::TimedOut) and
-    /// [`Connection`](WindowError::Connection) it is not known whether the number was changed.
+    /// A [`WindowError`]. After [`TimedOut`](WindowError::TimedOut),
+    /// [`Connection`](WindowError::Connection) and [`Protocol`](WindowError::Protocol) it is not known
+    /// whether the number was changed.
     pub fn fetch_add(&self, key: &WindowKey, offset: u64, add: u64) -> Result<u64, WindowError> {
         self.0.atomic(key, Operation::FetchAdd { add }, offset)
     }
@@ -274,13 +282,13 @@ impl Windows {
 
     /// Copies bytes to an offset, and then tells the owner's program a number
     /// ([`next_notification`](Self::next_notification)). The owner finds all bytes when it gets the
-    /// number.
+    /// number. No bytes are a notification alone.
     ///
     /// # Errors
     ///
     /// Those of [`put`](Self::put), and [`Notifications`](WindowError::Notifications). After
-    /// [`TimedOut`](WindowError::TimedOut) and [`Connection`](WindowError::Connection) it is not known
-    /// whether the owner was told.
+    /// [`TimedOut`](WindowError::TimedOut), [`Connection`](WindowError::Connection) and
+    /// [`Protocol`](WindowError::Protocol) it is not known whether the owner was told.
     pub fn put_notify(
         &self,
         key: &WindowKey,
@@ -322,7 +330,8 @@ impl Windows {
         }
     }
 
-    /// The same for this time, or until the peer closes the connection.
+    /// The same for this time, or until the peer closes the connection. One operation that has arrived
+    /// is performed even if there is no time.
     ///
     /// # Errors
     ///
@@ -466,7 +475,16 @@ impl Shared {
 
     fn answer(&self, pending: PendingAnswer, time: OperationTime) -> Result<Vec<u8>, WindowError> {
         let mut pending = pending;
-        self.serve_until(time, &mut |serving| self.mux.answer_or_serve(&mut pending, serving))
+        let wrong = |what| WindowError::Protocol { what };
+        self.serve_until(time, &mut |serving| self.mux.answer_or_serve(&mut pending, serving)).map_err(
+            |error| match error {
+                WindowError::Connection(MuxError::TooLong { .. }) => wrong("an answer longer than any"),
+                WindowError::Connection(MuxError::Unanswered | MuxError::Refused) => {
+                    wrong("an operation without an answer")
+                }
+                error => error,
+            },
+        )
     }
 
     fn wait<T>(&self, time: OperationTime, look: &mut dyn FnMut(u32) -> Option<T>) -> Result<T, WindowError> {

@@ -34,17 +34,24 @@ struct RegionSlot {
 struct TableState {
     slots: Vec<RegionSlot>,
     free: Vec<u32>,
-    notifications: VecDeque<Notification>,
 }
 
 /// The windows that were offered over one connection. An operation of the peer holds the lock, so that
 /// none is under way after a window was taken out.
 #[derive(Default)]
-pub(super) struct WindowTable(Mutex<TableState>);
+pub(super) struct WindowTable {
+    state: Mutex<TableState>,
+    /// Apart, because calls look for them under a lock of the connection, and a copy may take long.
+    notifications: Mutex<VecDeque<Notification>>,
+}
 
 impl WindowTable {
     fn lock(&self) -> MutexGuard<'_, TableState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn notifications(&self) -> MutexGuard<'_, VecDeque<Notification>> {
+        self.notifications.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Offers the first `len` bytes of a block.
@@ -95,7 +102,7 @@ impl WindowTable {
     }
 
     pub(super) fn next_notification(&self) -> Option<Notification> {
-        self.lock().notifications.pop_front()
+        self.notifications().pop_front()
     }
 
     /// Performs a request. `bytes` are those of a put; those of a get are appended to `answer`.
@@ -107,7 +114,6 @@ impl WindowTable {
         now: Instant,
     ) -> Status {
         let mut state = self.lock();
-        let waiting = state.notifications.len();
         let window = match state.find(request.region, request.generation, now) {
             Ok(window) => window,
             Err(status) => return status,
@@ -115,13 +121,17 @@ impl WindowTable {
         if let Err(status) = window.allows(request) {
             return status;
         }
-        if matches!(request.operation, Operation::PutNotify { .. }) && waiting >= MOST_NOTIFICATIONS {
-            return Status::Notifications { waiting: waiting as u64 };
+        if matches!(request.operation, Operation::PutNotify { .. }) {
+            // Nobody else adds one meanwhile.
+            let waiting = self.notifications().len();
+            if waiting >= MOST_NOTIFICATIONS {
+                return Status::Notifications { waiting: waiting as u64 };
+            }
         }
         let number = window.perform(request, bytes, answer);
         if let Operation::PutNotify { number } = request.operation {
             let WindowRequest { region, generation, .. } = *request;
-            state.notifications.push_back(Notification { region, generation, number });
+            self.notifications().push_back(Notification { region, generation, number });
         }
         Status::Done { number }
     }

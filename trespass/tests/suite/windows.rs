@@ -1,8 +1,8 @@
 //! Memory that a peer reads and writes.
 
 use std::io::{Read, Write};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Barrier, mpsc};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Barrier, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,9 @@ pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
         random_operations_do_what_a_model_does, a_silent_peer_is_not_waited_for,
         a_flood_of_requests_ends_no_time, a_request_without_an_end_holds_up_nobody,
         a_request_of_which_parts_came_in_time_is_performed, a_notification_wakes_the_thread_that_waits,
-        a_peer_that_breaks_the_protocol_is_served_no_more, an_owner_that_answers_wrongly_is_told_apart);
+        a_peer_that_breaks_the_protocol_is_served_no_more, an_owner_that_answers_wrongly_is_told_apart,
+        windows_come_and_go_while_threads_operate, a_buffer_has_no_bytes_of_others,
+        more_gets_than_the_peer_accepts_wait_for_each_other, a_peer_that_takes_no_answers_is_given_up);
 }
 
 fn config() -> WindowConfig {
@@ -706,5 +708,116 @@ fn an_owner_that_answers_wrongly_is_told_apart(fixture: &Fixture) -> Outcome {
         client.get(&key, 0, &mut [0; 8]).unwrap();
         answering.join().unwrap();
     });
+    Ok(())
+}
+
+/// Both sides offer and revoke, and operate with the keys of the other, in several threads.
+fn windows_come_and_go_while_threads_operate(fixture: &Fixture) -> Outcome {
+    const LEN: usize = 3000;
+    let (client, owner) = pair(fixture);
+    let until = Instant::now() + Duration::from_millis(1500);
+    let keys = [(); 2].map(|()| Mutex::new(None::<WindowKey>));
+    let offering = AtomicUsize::new(2);
+    let is_expected = |error: &WindowError| {
+        matches!(error, WindowError::Revoked { .. } | WindowError::Notifications { .. })
+    };
+    thread::scope(|scope| {
+        for (side, end) in [&client, &owner].into_iter().enumerate() {
+            let (own, peers, offering) = (&keys[side], &keys[1 - side], &offering);
+            scope.spawn(move || {
+                while Instant::now() < until {
+                    let window = offer(end, LEN, Access::ALL);
+                    *own.lock().unwrap() = Some(window.key().clone());
+                    end.serve_for(Duration::from_millis(3)).unwrap();
+                    let block = window.revoke();
+                    let copy = block.bytes()[..LEN].to_vec();
+                    end.serve_for(Duration::from_millis(3)).unwrap();
+                    assert!(block.bytes()[..LEN] == copy, "nobody writes to it");
+                }
+                offering.fetch_sub(1, Ordering::Release);
+            });
+            for thread in 0..3_u64 {
+                scope.spawn(move || {
+                    let mut random = random(thread + 10 * side as u64);
+                    let sent = bytes(LEN, thread);
+                    while Instant::now() < until {
+                        let Some(key) = peers.lock().unwrap().clone() else { continue };
+                        let aligned = (8 - key.base() % 8) % 8;
+                        let done = match below(&mut random, 4) {
+                            0 => end.put(&key, 0, &sent),
+                            1 => end.get(&key, 0, &mut [0; LEN]),
+                            2 => end.fetch_add(&key, aligned, 1).map(drop),
+                            _ => end.put_notify(&key, 0, &sent, thread),
+                        };
+                        if let Err(error) = done {
+                            assert!(is_expected(&error), "{error}");
+                        }
+                    }
+                });
+            }
+            // It serves until all have ended, and takes the notifications.
+            scope.spawn(move || {
+                let mut told = 0;
+                while offering.load(Ordering::Acquire) > 0 || Instant::now() < until + LONG / 60 {
+                    match end.next_notification_within(Duration::from_millis(20)) {
+                        Ok(_) => told += 1,
+                        Err(WindowError::TimedOut { .. }) => (),
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+                assert!(told > 0);
+            });
+        }
+    });
+    Ok(())
+}
+
+fn a_buffer_has_no_bytes_of_others(fixture: &Fixture) -> Outcome {
+    let (_client, owner) = pair(fixture);
+    for len in [100, 5000] {
+        let mut block = owner.buffer(len).unwrap();
+        block.bytes_mut().fill(0xee);
+        drop(block);
+        assert!(owner.buffer(len).unwrap().bytes().iter().all(|byte| *byte == 0));
+    }
+    Ok(())
+}
+
+/// Each thread has several messages under way, and takes an answer only once it has begun the next.
+fn more_gets_than_the_peer_accepts_wait_for_each_other(fixture: &Fixture) -> Outcome {
+    const THREADS: usize = 24;
+    let (client, owner) = pair(fixture);
+    let len = fixture.less(6 << 20);
+    let window = offer(&owner, len, Access::READ);
+    let sent = bytes(len, 5);
+    window.write(0, &sent).unwrap();
+    let key = window.key().clone();
+    served(client, &owner, |client| {
+        thread::scope(|scope| {
+            for _ in 0..THREADS {
+                scope.spawn(|| {
+                    let mut got = vec![0; len];
+                    client.get(&key, 0, &mut got).unwrap();
+                    assert!(got == sent);
+                });
+            }
+        });
+    });
+    Ok(())
+}
+
+/// Otherwise the answers would take memory without limit.
+fn a_peer_that_takes_no_answers_is_given_up(fixture: &Fixture) -> Outcome {
+    const WHOLE: usize = 256 << 10;
+    let (mut hostile, owner) = frames_pair(fixture);
+    let window = offer(&owner, WHOLE, Access::READ);
+    let get = raw(4, window.key().region(), window.key().generation(), &[(0, WHOLE as u64)], [0; 2]);
+    thread::scope(|scope| {
+        // The end of the connection ends this, too.
+        scope.spawn(|| (1..2000).try_for_each(|id| hostile.write_all(&frame(1, 3, id, &get))));
+        let error = owner.serve_for(LONG).unwrap_err();
+        assert!(matches!(error, WindowError::Connection(MuxError::Protocol(_))), "{error}");
+    });
+    assert_eq!(read(&window), vec![0; WHOLE]);
     Ok(())
 }
