@@ -305,6 +305,14 @@ impl State {
         }
     }
 
+    /// The next request of the peer that has wholly arrived, with its bytes.
+    pub(super) fn next_whole_arrival(&mut self) -> Option<Result<(Arrival, Vec<u8>), MuxError>> {
+        let Some(arrival) = self.engine.next_whole_arrival() else { return self.failure.clone().map(Err) };
+        let mut bytes = Vec::new();
+        self.engine.take_body(arrival.id, &mut bytes);
+        Some(Ok((arrival, bytes)))
+    }
+
     /// Appends what has arrived of a request.
     pub(super) fn next_body_part(
         &mut self,

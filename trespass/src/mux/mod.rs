@@ -149,5 +149,5 @@ pub use error::{MuxError, ProtocolViolation};
 pub use handles::{Answers, Mux, MuxStream, PendingAnswer, Request};
 pub use payload::MuxBytes;
 pub use pool::MuxPool;
-pub(crate) use serving::FoundFirst;
+pub(crate) use serving::{FoundFirst, Serving};
 pub use stats::MuxStats;

@@ -11,32 +11,48 @@ use crate::session::readiness::Until;
 pub(crate) enum FoundFirst<T> {
     /// What it waits for.
     Own(T),
-    /// A request of the peer, which the caller performs before it waits again.
-    Request(Request),
+    /// A whole request of the peer, which the caller performs before it waits again.
+    Request(Request, Vec<u8>),
     /// Nothing, and the deadline has passed.
     TimeOver,
 }
 
+/// How long a call waits, and whether it takes requests of the peer meanwhile. One that has not wholly
+/// arrived is never taken, so that it holds up no call.
+#[derive(Clone, Copy)]
+pub(crate) struct Serving {
+    pub(crate) until: Until,
+    pub(crate) takes_requests: bool,
+}
+
 impl Mux<Stream> {
+    /// Has all calls on this mux look again, because what they look for has changed.
+    pub(crate) fn wake_all(&self) {
+        // It fails in a forked child, and at the end of the process. No call waits there.
+        if let Ok(mut caller) = self.shared.stream.0.shared() {
+            caller.wake_all();
+        }
+    }
+
     /// Waits for what `look` finds, or a request of the peer. `look` gets the number of requests and
     /// messages that the peer has not ended, and makes no calls on the mux.
     pub(crate) fn wait_or_serve<T>(
         &self,
-        until: Until,
+        serving: Serving,
         look: &mut dyn FnMut(u32) -> Option<T>,
     ) -> Result<FoundFirst<T>, MuxError> {
-        self.first(until, &mut |state| look(state.engine.in_flight()).map(Ok))
+        self.first(serving, &mut |state| look(state.engine.in_flight()).map(Ok))
     }
 
     /// Begins a request, as [`request`](Self::request) does.
     pub(crate) fn request_or_serve(
         &self,
         bytes: &mut Option<MuxBytes<'_>>,
-        until: Until,
+        serving: Serving,
     ) -> Result<FoundFirst<PendingAnswer>, MuxError> {
-        Ok(match self.first(until, &mut |state| state.request(bytes, None, false))? {
+        Ok(match self.first(serving, &mut |state| state.request(bytes, None, false))? {
             FoundFirst::Own(id) => FoundFirst::Own(PendingAnswer::new(&self.shared, id, None)),
-            FoundFirst::Request(request) => FoundFirst::Request(request),
+            FoundFirst::Request(request, bytes) => FoundFirst::Request(request, bytes),
             FoundFirst::TimeOver => FoundFirst::TimeOver,
         })
     }
@@ -45,18 +61,18 @@ impl Mux<Stream> {
     pub(crate) fn answer_or_serve(
         &self,
         pending: &mut PendingAnswer,
-        until: Until,
+        serving: Serving,
     ) -> Result<FoundFirst<Vec<u8>>, MuxError> {
         let (id, limit) = (pending.id, self.shared.core.max_message());
         let mut partial = std::mem::take(&mut pending.partial);
-        let found = self.first(until, &mut |state| state.next_answer(id, &mut partial, limit));
+        let found = self.first(serving, &mut |state| state.next_answer(id, &mut partial, limit));
         match pending.found(found, |found| matches!(found, FoundFirst::Own(false)))? {
             FoundFirst::Own(true) => Ok(FoundFirst::Own(partial)),
             FoundFirst::Own(false) => Err(MuxError::Unanswered),
             other => {
                 pending.partial = partial;
                 Ok(match other {
-                    FoundFirst::Request(request) => FoundFirst::Request(request),
+                    FoundFirst::Request(request, bytes) => FoundFirst::Request(request, bytes),
                     _ => FoundFirst::TimeOver,
                 })
             }
@@ -69,8 +85,8 @@ impl Mux<Stream> {
     }
 
     /// Waits until the peer has answered or ended all requests before this number.
-    pub(crate) fn flush_or_serve(&self, before: u64, until: Until) -> Result<FoundFirst<()>, MuxError> {
-        self.first(until, &mut |state| match &state.failure {
+    pub(crate) fn flush_or_serve(&self, before: u64, serving: Serving) -> Result<FoundFirst<()>, MuxError> {
+        self.first(serving, &mut |state| match &state.failure {
             Some(failure) => Some(Err(failure.clone())),
             None => state.engine.has_answers_before(before).then_some(Ok(())),
         })
@@ -78,16 +94,21 @@ impl Mux<Stream> {
 
     fn first<T>(
         &self,
-        until: Until,
+        serving: Serving,
         look: &mut dyn FnMut(&mut State) -> Option<Result<T, MuxError>>,
     ) -> Result<FoundFirst<T>, MuxError> {
-        let found = self.shared.wait_for(until, |state| match look(state) {
-            Some(own) => Some(own.map(FoundFirst::Own)),
-            None => match state.next_arrival()? {
-                Ok(Some(arrival)) => Some(Ok(FoundFirst::Request(Request::new(&self.shared, arrival)))),
-                Ok(None) => Some(Err(MuxError::Closed)),
-                Err(error) => Some(Err(error)),
-            },
+        let found = self.shared.wait_for(serving.until, |state| {
+            if let Some(own) = look(state) {
+                return Some(own.map(FoundFirst::Own));
+            }
+            if !serving.takes_requests {
+                return None;
+            }
+            let arrived = state.next_whole_arrival()?;
+            Some(
+                arrived
+                    .map(|(arrival, bytes)| FoundFirst::Request(Request::new(&self.shared, arrival), bytes)),
+            )
         })?;
         Ok(found.unwrap_or(FoundFirst::TimeOver))
     }

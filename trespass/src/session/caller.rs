@@ -557,6 +557,13 @@ impl Caller<'_> {
         }
     }
 
+    /// Has all calls that wait try again, for what the connection itself does not show.
+    pub(crate) fn wake_all(&mut self) {
+        if let Some(turn) = self.turn.as_mut() {
+            self.cell.turns.wake_all(turn, || self.cell.wake_handle.notify());
+        }
+    }
+
     /// Leaves unsent bytes to later calls, and to the service thread while there are none.
     pub(super) fn leave_unsent(&mut self) {
         if !visits::are_possible() {

@@ -2,9 +2,9 @@
 
 use std::fmt;
 use std::io;
-use std::net::ToSocketAddrs;
+use std::net::{Shutdown, ToSocketAddrs};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use super::error::{KeyError, WindowError};
@@ -15,16 +15,14 @@ use super::owner::WindowTable;
 use super::pending::{PendingGet, PendingPut, Transfer};
 use super::pieces::{Piece, Pieces};
 use super::{Notification, WindowConfig};
-use crate::mux::{Arrived, FoundFirst, Mux, MuxConfig, MuxError, PendingAnswer, Request};
+use crate::mux::{FoundFirst, Mux, MuxConfig, MuxError, PendingAnswer, Request, Serving};
 use crate::pool::{Block, Pool};
+use crate::process::PerProcess;
 use crate::session::readiness::Until;
 use crate::{Stream, Transport};
 
 /// The requests that the peer may have under way.
-const MOST_REQUESTS: u32 = 128;
-/// The bytes of each of them, or of its answer, that wait for a call: all, so that an answer that the
-/// program has not taken yet holds up no other.
-const MUX_WINDOW: usize = 2 * message::MOST_BYTES;
+const MOST_REQUESTS: u32 = 256;
 
 /// A connection over which both sides offer windows, and reach those of the other.
 ///
@@ -38,8 +36,8 @@ pub(super) struct Shared {
     own: Identity,
     peer: OnceLock<Identity>,
     pub(super) table: WindowTable,
-    /// A request of the peer whose rest has not arrived within a call's time.
-    unfinished: Mutex<Option<(Request, Vec<u8>)>>,
+    /// What the peer has sent that no side with windows sends.
+    violation: OnceLock<&'static str>,
     operation_timeout: Option<Duration>,
 }
 
@@ -63,16 +61,13 @@ impl OperationTime {
 
 /// This process, and its next connection.
 fn identity() -> io::Result<Identity> {
-    static OWNER: OnceLock<u64> = OnceLock::new();
+    // A forked child counts its connections from the same number as its parent.
+    static OWNER: PerProcess<u64> = PerProcess::new();
     static CONNECTIONS: AtomicU64 = AtomicU64::new(1);
-    let owner = match OWNER.get() {
+    let owner = match OWNER.made() {
         Some(owner) => *owner,
-        None => {
-            let random = getrandom::u64().map_err(io::Error::other)?;
-            *OWNER.get_or_init(|| random)
-        }
+        None => *OWNER.set(getrandom::u64().map_err(io::Error::other)?).unwrap_or_else(|made| made),
     };
-    // A forked child has the parent's number, and the connections are the parent's.
     Ok(Identity { owner, connection: CONNECTIONS.fetch_add(1, Ordering::Relaxed) })
 }
 
@@ -96,25 +91,34 @@ impl Windows {
     /// [`operation_timeout`](WindowConfig::operation_timeout).
     pub fn over(stream: Stream, config: &WindowConfig) -> io::Result<Self> {
         let own = identity()?;
-        let limits = MuxConfig::new().max_requests(MOST_REQUESTS).window(MUX_WINDOW);
-        let limits = limits.max_message(message::MOST_MESSAGE);
+        let limits = MuxConfig::new().max_requests(MOST_REQUESTS);
+        let limits = limits.window(message::WINDOW).max_message(message::MOST_MESSAGE);
+        let time = OperationTime::after(config.operation_timeout);
         let shared = Shared {
             mux: Mux::over(stream, &limits)?,
             own,
             peer: OnceLock::new(),
             table: WindowTable::default(),
-            unfinished: Mutex::new(None),
+            violation: OnceLock::new(),
             operation_timeout: config.operation_timeout,
         };
-        shared.mux.send_one_way(WindowRequest::hello(own).encode(0)).map_err(WindowError::from)?;
-        let time = OperationTime::after(config.operation_timeout);
+        let hello = WindowRequest::hello(own).encode(0);
+        let sent = match config.operation_timeout {
+            Some(timeout) => shared.mux.send_one_way_within(hello, timeout),
+            None => shared.mux.send_one_way(hello),
+        };
+        sent.map_err(|error| match error {
+            MuxError::DeadlinePassed { .. } => time.is_over(),
+            error => error.into(),
+        })?;
         // With nothing left to read, a drop is an orderly end.
         shared.wait(time, &mut |in_flight| shared.peer.get().filter(|_| in_flight == 0).copied())?;
         Ok(Self(Arc::new(shared)))
     }
 
     /// Offers the first `len` bytes of a block to the peer: one of the [pool](Self::pool), or memory of
-    /// the program ([`Pool::adopt`]). The key names them to the peer.
+    /// the program ([`Pool::adopt`]). The key names them to the peer. Blocks that the pool itself gives
+    /// out have the bytes of their last owner, which a peer that may read would get.
     ///
     /// Without a `lifetime` it is offered until it is revoked. After its lifetime the peer's operations
     /// fail as if it was.
@@ -139,13 +143,16 @@ impl Windows {
         self.0.mux.stream().pool()
     }
 
-    /// Takes a block of at least `len` bytes from the connection's pool, to offer it.
+    /// Takes a block of at least `len` bytes from the connection's pool, to offer it. It has zeros.
     ///
     /// # Errors
     ///
     /// Those of [`Stream::buffer`].
     pub fn buffer(&self, len: usize) -> io::Result<Block> {
-        self.0.mux.stream().buffer(len)
+        let mut block = self.0.mux.stream().buffer(len)?;
+        // Its last owner's bytes are not for the peer.
+        block.bytes_mut().fill(0);
+        Ok(block)
     }
 
     /// The transport of the connection.
@@ -157,17 +164,20 @@ impl Windows {
     /// Copies bytes to an offset of the peer's window.
     ///
     /// When it returns, the owner has them: its [`Window::read`], and each later operation, finds them.
-    /// A put of more than 256 KiB is performed in parts, in any order.
+    /// A put of more than 256 KiB is performed in parts, in any order. One of no bytes asks the owner
+    /// nothing.
     ///
     /// # Errors
     ///
-    /// A [`WindowError`]. After [`TimedOut`](WindowError::TimedOut) and
-    /// [`Connection`](WindowError::Connection) some of the bytes may have been written.
+    /// A [`WindowError`]. A put of several parts may have written some of the bytes. So may one that
+    /// ends with [`TimedOut`](WindowError::TimedOut), [`Connection`](WindowError::Connection) or
+    /// [`Protocol`](WindowError::Protocol).
     pub fn put(&self, key: &WindowKey, offset: u64, bytes: &[u8]) -> Result<(), WindowError> {
         self.put_vectored(key, &[(offset, bytes.len() as u64)], bytes)
     }
 
-    /// Copies bytes one after the other to several ranges, each an offset and a length.
+    /// Copies bytes one after the other to several ranges, each an offset and a length. A part has at
+    /// most 1024 ranges. In ranges that overlap, bytes of any of them may remain.
     ///
     /// # Errors
     ///
@@ -179,7 +189,7 @@ impl Windows {
         bytes: &[u8],
     ) -> Result<(), WindowError> {
         let pieces = Pieces::of_ranges(ranges, bytes.len())?;
-        self.0.put(key, pieces, bytes)
+        self.0.put(key, pieces, bytes, self.0.time())
     }
 
     /// Copies pieces of `len` bytes each to offsets that are `stride` apart.
@@ -196,7 +206,7 @@ impl Windows {
         bytes: &[u8],
     ) -> Result<(), WindowError> {
         let pieces = Pieces::of_stride(offset, stride, len, bytes.len())?;
-        self.0.put(key, pieces, bytes)
+        self.0.put(key, pieces, bytes, self.0.time())
     }
 
     /// Copies bytes from an offset of the peer's window into a buffer.
@@ -246,8 +256,9 @@ impl Windows {
     ///
     /// # Errors
     ///
-    /// A [`WindowError`]. After [`TimedOut`](WindowError::TimedOut) and
-    /// [`Connection`](WindowError::Connection) it is not known whether the number was changed.
+    /// A [`WindowError`]. After [`TimedOut`](WindowError::TimedOut),
+    /// [`Connection`](WindowError::Connection) and [`Protocol`](WindowError::Protocol) it is not known
+    /// whether the number was changed.
     pub fn fetch_add(&self, key: &WindowKey, offset: u64, add: u64) -> Result<u64, WindowError> {
         self.0.atomic(key, Operation::FetchAdd { add }, offset)
     }
@@ -269,13 +280,13 @@ impl Windows {
 
     /// Copies bytes to an offset, and then tells the owner's program a number
     /// ([`next_notification`](Self::next_notification)). The owner finds all bytes when it gets the
-    /// number.
+    /// number. No bytes are a notification alone.
     ///
     /// # Errors
     ///
     /// Those of [`put`](Self::put), and [`Full`](WindowError::Full). After
-    /// [`TimedOut`](WindowError::TimedOut) and [`Connection`](WindowError::Connection) it is not known
-    /// whether the owner was told.
+    /// [`TimedOut`](WindowError::TimedOut), [`Connection`](WindowError::Connection) and
+    /// [`Protocol`](WindowError::Protocol) it is not known whether the owner was told.
     pub fn put_notify(
         &self,
         key: &WindowKey,
@@ -314,7 +325,7 @@ impl Windows {
     /// The connection has failed, or [`TimedOut`](WindowError::TimedOut).
     pub fn flush(&self) -> Result<(), WindowError> {
         let (time, before) = (self.0.time(), self.0.mux.next_number());
-        self.0.serve_until(time, &mut || self.0.mux.flush_or_serve(before, time.until))
+        self.0.serve_until(time, &mut |serving| self.0.mux.flush_or_serve(before, serving))
     }
 
     /// Waits for the next notification of the peer. It performs the peer's operations while it waits.
@@ -347,7 +358,7 @@ impl Windows {
         if message.len() > message::MOST_TEXT {
             return Err(WindowError::TooLong { len: message.len(), most: message::MOST_TEXT });
         }
-        self.0.request(&WindowRequest::message(), message, None).map(drop)
+        self.0.request(&WindowRequest::message(), message, None, self.0.time()).map(drop)
     }
 
     /// Waits for the next message of the peer. It performs the peer's operations while it waits.
@@ -380,7 +391,8 @@ impl Windows {
         }
     }
 
-    /// The same for this time, or until the peer closes the connection.
+    /// The same for this time, or until the peer closes the connection. One operation that has arrived
+    /// is performed even if there is no time.
     ///
     /// # Errors
     ///
@@ -414,9 +426,15 @@ impl Shared {
         OperationTime::after(self.operation_timeout)
     }
 
-    fn put(&self, key: &WindowKey, pieces: Pieces<'_>, bytes: &[u8]) -> Result<(), WindowError> {
+    fn put(
+        &self,
+        key: &WindowKey,
+        pieces: Pieces<'_>,
+        bytes: &[u8],
+        time: OperationTime,
+    ) -> Result<(), WindowError> {
         let mut pieces = pieces;
-        let mut transfer = self.transfer(key, Operation::Put, &pieces)?;
+        let mut transfer = self.transfer(key, Operation::Put, &pieces, time)?;
         loop {
             let next = if transfer.has_room() { pieces.next() } else { None };
             if let Some(piece) = next {
@@ -430,7 +448,7 @@ impl Shared {
 
     fn get(&self, key: &WindowKey, pieces: Pieces<'_>, into: &mut [u8]) -> Result<(), WindowError> {
         let mut pieces = pieces;
-        let mut transfer = self.transfer(key, Operation::Get, &pieces)?;
+        let mut transfer = self.transfer(key, Operation::Get, &pieces, self.time())?;
         loop {
             let next = if transfer.has_room() { pieces.next() } else { None };
             if let Some(piece) = next {
@@ -449,10 +467,11 @@ impl Shared {
         key: &WindowKey,
         operation: Operation,
         pieces: &Pieces<'_>,
+        time: OperationTime,
     ) -> Result<Transfer, WindowError> {
         self.check(key, operation.needs())?;
         pieces.check(key)?;
-        Ok(Transfer::new(key, operation, self.time()))
+        Ok(Transfer::new(key, operation, time))
     }
 
     fn atomic(&self, key: &WindowKey, operation: Operation, offset: u64) -> Result<u64, WindowError> {
@@ -460,7 +479,7 @@ impl Shared {
         if !key.contains(offset, 8) {
             return Err(WindowError::Range { offset, len: 8, window: key.len() });
         }
-        self.single(key, operation, WindowRange { offset, len: 8 }, &[])
+        self.single(key, operation, WindowRange { offset, len: 8 }, &[], self.time())
     }
 
     fn put_notify(&self, key: &WindowKey, offset: u64, bytes: &[u8], number: u64) -> Result<(), WindowError> {
@@ -470,9 +489,10 @@ impl Shared {
         // The last message notifies, once the others were performed.
         let (before, last) = bytes.split_at(bytes.len().saturating_sub(message::MOST_BYTES));
         let first = [(offset, before.len() as u64)];
-        self.put(key, Pieces::of_ranges(&first, before.len())?, before)?;
+        let time = self.time();
+        self.put(key, Pieces::of_ranges(&first, before.len())?, before, time)?;
         let range = WindowRange { offset: offset + before.len() as u64, len: last.len() as u64 };
-        self.single(key, Operation::PutNotify { number }, range, last).map(drop)
+        self.single(key, Operation::PutNotify { number }, range, last, time).map(drop)
     }
 
     /// Performs an operation of one message.
@@ -482,9 +502,10 @@ impl Shared {
         operation: Operation,
         range: WindowRange,
         bytes: &[u8],
+        time: OperationTime,
     ) -> Result<u64, WindowError> {
         let piece = Piece { ranges: vec![range], bytes: 0..bytes.len() };
-        self.request(&piece.request(key, operation), bytes, Some(key))
+        self.request(&piece.request(key, operation), bytes, Some(key), time)
     }
 
     /// Sends a request, and waits for its answer. Returns what an atomic operation has found.
@@ -493,8 +514,9 @@ impl Shared {
         request: &WindowRequest,
         bytes: &[u8],
         key: Option<&WindowKey>,
+        time: OperationTime,
     ) -> Result<u64, WindowError> {
-        let (time, mut message) = (self.time(), request.encode(bytes.len()));
+        let mut message = request.encode(bytes.len());
         message.extend_from_slice(bytes);
         let pending = self.begin(message, time)?;
         let answer = self.answer(pending, time)?;
@@ -503,61 +525,62 @@ impl Shared {
 
     pub(super) fn begin(&self, message: Vec<u8>, time: OperationTime) -> Result<PendingAnswer, WindowError> {
         let mut bytes = Some(message.into());
-        self.serve_until(time, &mut || self.mux.request_or_serve(&mut bytes, time.until))
+        self.serve_until(time, &mut |serving| self.mux.request_or_serve(&mut bytes, serving))
     }
 
     pub(super) fn answer(&self, pending: PendingAnswer, time: OperationTime) -> Result<Vec<u8>, WindowError> {
         let mut pending = pending;
-        self.serve_until(time, &mut || self.mux.answer_or_serve(&mut pending, time.until))
+        let wrong = |what| WindowError::Protocol { what };
+        self.serve_until(time, &mut |serving| self.mux.answer_or_serve(&mut pending, serving)).map_err(
+            |error| match error {
+                WindowError::Connection(MuxError::TooLong { .. }) => wrong("an answer longer than any"),
+                WindowError::Connection(MuxError::Unanswered | MuxError::Refused) => {
+                    wrong("an operation without an answer")
+                }
+                error => error,
+            },
+        )
     }
 
     fn wait<T>(&self, time: OperationTime, look: &mut dyn FnMut(u32) -> Option<T>) -> Result<T, WindowError> {
-        self.serve_until(time, &mut || self.mux.wait_or_serve(time.until, look))
+        self.serve_until(time, &mut |serving| self.mux.wait_or_serve(serving, look))
     }
 
     /// Performs the peer's requests until a call finds what it waits for.
     fn serve_until<T>(
         &self,
         time: OperationTime,
-        call: &mut dyn FnMut() -> Result<FoundFirst<T>, MuxError>,
+        call: &mut dyn FnMut(Serving) -> Result<FoundFirst<T>, MuxError>,
     ) -> Result<T, WindowError> {
+        let mut serving = Serving { until: time.until, takes_requests: true };
         loop {
-            let unfinished = self.unfinished.lock().unwrap_or_else(PoisonError::into_inner).take();
-            let (request, bytes) = match unfinished {
-                Some(unfinished) => unfinished,
-                None => match call()? {
-                    FoundFirst::Own(found) => return Ok(found),
-                    FoundFirst::TimeOver => return Err(time.is_over()),
-                    FoundFirst::Request(request) => (request, Vec::new()),
-                },
-            };
-            self.serve(request, bytes, time)?;
+            let found = call(serving).map_err(|error| match self.violation.get() {
+                Some(what) => WindowError::Protocol { what },
+                None => error.into(),
+            });
+            match found? {
+                FoundFirst::Own(found) => return Ok(found),
+                FoundFirst::TimeOver => return Err(time.is_over()),
+                FoundFirst::Request(request, bytes) => self.serve(request, &bytes)?,
+            }
+            // A peer that goes on asking does not keep a call beyond its time.
+            serving.takes_requests = !time.until.is_over();
         }
     }
 
-    /// Performs a request of the peer, of which some bytes were taken.
-    fn serve(&self, request: Request, bytes: Vec<u8>, time: OperationTime) -> Result<(), WindowError> {
-        let (mut request, mut bytes) = (request, bytes);
-        loop {
-            let left = match time.until {
-                Until::Deadline(deadline) => deadline.saturating_duration_since(Instant::now()),
-                Until::Now => Duration::ZERO,
-                Until::Event => Duration::MAX,
-            };
-            match request.next_part_within(&mut bytes, left) {
-                Ok(Arrived::Part) if bytes.len() <= message::MOST_MESSAGE => {}
-                Ok(Arrived::Part) => return Err(WindowError::Protocol { what: "a request without an end" }),
-                Ok(Arrived::Message | Arrived::End) => return self.perform(request, &bytes),
-                // A peer that stops within a request does not keep a call beyond its time.
-                Err(MuxError::DeadlinePassed { .. }) => {
-                    let mut unfinished = self.unfinished.lock().unwrap_or_else(PoisonError::into_inner);
-                    *unfinished = Some((request, bytes));
-                    return Err(time.is_over());
-                }
-                Err(MuxError::Cancelled) => return Ok(()),
-                Err(error) => return Err(error.into()),
-            }
+    /// Performs a request of the peer. One that no side sends ends the connection.
+    fn serve(&self, request: Request, bytes: &[u8]) -> Result<(), WindowError> {
+        let performed = match self.violation.get() {
+            Some(what) => Err(WindowError::Protocol { what }),
+            None => self.perform(request, bytes),
+        };
+        if let Err(WindowError::Protocol { what }) = performed
+            && self.violation.set(what).is_ok()
+        {
+            // If it fails, so has the connection.
+            let _ = self.mux.stream().shutdown(Shutdown::Both);
         }
+        performed
     }
 
     fn perform(&self, request: Request, bytes: &[u8]) -> Result<(), WindowError> {
@@ -571,21 +594,41 @@ impl Shared {
         if self.peer.get().is_none() {
             return Err(WindowError::Protocol { what: "a request before the hello" });
         }
+        if request.is_cancelled() {
+            // Its requester may have gone on, to an operation that this one must not undo.
+            return Ok(());
+        }
         let mut answer = vec![0; message::ANSWER];
         let status = match asked.operation {
             Operation::Message => self.table.keep_message(bytes),
             _ => self.table.perform(&asked, bytes, &mut answer, Instant::now()),
         };
         answer[..message::ANSWER].copy_from_slice(&status.encode());
-        match request.answer(answer) {
-            Ok(()) | Err(MuxError::Cancelled) => Ok(()),
-            Err(error) => Err(error.into()),
+        let notifies = matches!(asked.operation, Operation::PutNotify { .. } | Operation::Message);
+        if notifies && matches!(status, Status::Done { .. }) {
+            self.mux.wake_all();
         }
+        // The next call finds why an answer could not be given, if it does not find what it waits for.
+        let _ = request.answer(answer);
+        Ok(())
     }
 }
 
 impl fmt::Debug for Windows {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Windows({:?})", self.0.mux.stream())
+    }
+}
+
+#[cfg(all(test, unix, not(miri), not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_forked_child_is_another_owner() {
+        let parent = identity().unwrap();
+        assert_eq!(identity().unwrap().owner, parent.owner);
+        let is_other = || identity().is_ok_and(|child| child.owner != parent.owner);
+        assert!(crate::process::passes_in_child(is_other));
     }
 }

@@ -133,10 +133,10 @@ pub enum WindowError {
         /// The notifications that wait, or the bytes of messages.
         waiting: u64,
     },
-    /// The time of the operation has passed. Whether it was performed is not known.
-    #[error("the owner has not answered within {after:?}: whether the operation was performed is not known")]
+    /// The time of the call has passed. Whether an operation was performed is not known.
+    #[error("nothing came within {after:?}: whether an operation was performed is not known")]
     TimedOut {
-        /// The time that the operation had.
+        /// The time that the call had.
         after: Duration,
     },
     /// A window needs at least a byte, and at most those of its block.

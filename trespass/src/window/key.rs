@@ -151,7 +151,7 @@ impl WindowKey {
         }
         let number = |at: usize| u32::from_le_bytes([fixed[at], fixed[at + 1], fixed[at + 2], fixed[at + 3]]);
         let long = |at: usize| u64::from(number(at)) | u64::from(number(at + 4)) << 32;
-        if keys.len() != DEVICE_KEY * number(56) as usize {
+        if keys.len() as u64 != DEVICE_KEY as u64 * u64::from(number(56)) {
             return Err(short());
         }
         if crc32fast::hash(content) != u32::from_le_bytes(*checksum) {

@@ -25,6 +25,9 @@ pub(super) const MOST_RANGES: usize = 1024;
 pub(super) const MOST_TEXT: usize = 64 << 10;
 /// The longest message.
 pub(super) const MOST_MESSAGE: usize = REQUEST + MOST_RANGES * RANGE + MOST_BYTES;
+/// What may arrive of a message before it is taken: all of it, and the headers of its frames. No call
+/// takes a request that is not whole, nor an answer while it waits to begin another message.
+pub(super) const WINDOW: usize = MOST_MESSAGE + (4 << 10);
 
 /// What a side asks its peer to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -71,7 +71,8 @@
 //!   (`window::owner::tests::only_what_was_offered_is_allowed`,
 //!   `windows::other_operations_and_ranges_are_refused`).
 //! - A key serves one connection. A key of another process or an earlier connection is refused before
-//!   anything is sent (`windows::a_key_of_another_connection_is_refused`).
+//!   anything is sent (`windows::a_key_of_another_connection_is_refused`). This finds mistakes: the
+//!   peer says itself which process it is.
 //! - After [`Window::revoke`] no operation reaches the memory. A key of a revoked window fails with
 //!   [`WindowError::Revoked`], also when another window has the memory or the place in the table
 //!   (`windows::a_revoked_window_is_reached_no_more`,
@@ -79,11 +80,20 @@
 //! - The memory of a window belongs to the window until it is revoked or dropped, also when the
 //!   connection fails (`windows::a_failed_connection_returns_its_memory`).
 //!
-//! # Time
+//! - A peer that breaks the protocol ends the connection
+//!   (`windows::a_peer_that_breaks_the_protocol_is_served_no_more`).
+//!
+//! # Time and memory
 //!
 //! An operation fails after [`WindowConfig::operation_timeout`]. It copies the program's bytes, so that
 //! nothing of the program is in use after that. Whether it was performed is not known
-//! (`windows::an_owner_that_makes_no_calls_is_not_waited_for`).
+//! (`windows::an_owner_that_makes_no_calls_is_not_waited_for`). If several threads of the owner
+//! perform operations, it may even be performed after a later one.
+//!
+//! A call performs an operation of the peer once that has wholly arrived, and none after its time
+//! (`windows::a_request_without_an_end_holds_up_nobody`, `windows::a_flood_of_requests_ends_no_time`).
+//! A peer may have 256 operations under way. It can make this side keep 69 MiB of them, 64 MiB of
+//! answers that it does not take, and 4096 notifications.
 
 mod connection;
 mod error;

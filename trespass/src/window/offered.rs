@@ -6,6 +6,8 @@ use std::sync::Arc;
 use super::connection::Shared;
 use super::error::WindowError;
 use super::key::WindowKey;
+use super::memory::OfferedMemory;
+use super::message::MOST_BYTES;
 use crate::pool::Block;
 
 /// Which code keeps a peer within what it was offered.
@@ -43,25 +45,33 @@ impl Window {
 
     /// Copies bytes from an offset, by volatile reads.
     ///
-    /// A put of the peer is found whole or not at all if it was one of at most 256 KiB.
+    /// A read of at most 256 KiB finds a put of the peer whole or not at all, if that has at most 256
+    /// KiB in one range. A longer read is done in parts.
     ///
     /// # Errors
     ///
     /// [`Range`](WindowError::Range).
     pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), WindowError> {
         let at = self.within(offset, into.len())?;
-        self.with(|memory| memory.read(at, into))
+        // One at a time, so that the peer's operations do not wait for all of them.
+        for (index, piece) in into.chunks_mut(MOST_BYTES).enumerate() {
+            self.with(|memory| memory.read(at + index * MOST_BYTES, piece));
+        }
+        Ok(())
     }
 
-    /// Copies bytes to an offset, by volatile writes. A get of the peer finds them whole or not at all
-    /// if it is one of at most 256 KiB.
+    /// Copies bytes to an offset, by volatile writes. A get of the peer of at most 256 KiB in one range
+    /// finds them whole or not at all, if they are at most 256 KiB. More are written in parts.
     ///
     /// # Errors
     ///
     /// [`Range`](WindowError::Range).
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), WindowError> {
         let at = self.within(offset, bytes.len())?;
-        self.with(|memory| memory.write(at, bytes))
+        for (index, piece) in bytes.chunks(MOST_BYTES).enumerate() {
+            self.with(|memory| memory.write(at + index * MOST_BYTES, piece));
+        }
+        Ok(())
     }
 
     /// Adds to the 8-byte number at an offset. Returns what it was. It is atomic among the peer's
@@ -75,7 +85,7 @@ impl Window {
         self.with(|memory| match memory.is_aligned(offset) {
             true => Ok(memory.fetch_add(at, add)),
             false => Err(WindowError::Misaligned { offset }),
-        })?
+        })
     }
 
     /// Takes the window back, and returns its block. From then on no peer reaches the memory, and
@@ -93,8 +103,8 @@ impl Window {
         }
     }
 
-    fn with<R>(&self, act: impl FnOnce(&mut super::memory::OfferedMemory) -> R) -> Result<R, WindowError> {
-        Ok(self.shared.table.with(&self.key, act).expect(OFFERED))
+    fn with<R>(&self, act: impl FnOnce(&mut OfferedMemory) -> R) -> R {
+        self.shared.table.with(&self.key, act).expect(OFFERED)
     }
 }
 

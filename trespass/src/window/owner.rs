@@ -38,20 +38,37 @@ struct RegionSlot {
 struct TableState {
     slots: Vec<RegionSlot>,
     free: Vec<u32>,
-    notifications: VecDeque<Notification>,
+}
+
+/// Messages for the program.
+#[derive(Default)]
+struct MessageQueue {
     messages: VecDeque<Vec<u8>>,
-    /// What the messages count.
+    /// What they count.
     waiting: usize,
 }
 
 /// The windows that were offered over one connection. An operation of the peer holds the lock, so that
 /// none is under way after a window was taken out.
 #[derive(Default)]
-pub(super) struct WindowTable(Mutex<TableState>);
+pub(super) struct WindowTable {
+    state: Mutex<TableState>,
+    /// Apart, because calls look for them under a lock of the connection, and a copy may take long.
+    notifications: Mutex<VecDeque<Notification>>,
+    messages: Mutex<MessageQueue>,
+}
 
 impl WindowTable {
     fn lock(&self) -> MutexGuard<'_, TableState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn notifications(&self) -> MutexGuard<'_, VecDeque<Notification>> {
+        self.notifications.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn messages(&self) -> MutexGuard<'_, MessageQueue> {
+        self.messages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Offers the first `len` bytes of a block.
@@ -102,24 +119,24 @@ impl WindowTable {
     }
 
     pub(super) fn next_notification(&self) -> Option<Notification> {
-        self.lock().notifications.pop_front()
+        self.notifications().pop_front()
     }
 
     pub(super) fn next_message(&self) -> Option<Vec<u8>> {
-        let mut state = self.lock();
-        let message = state.messages.pop_front()?;
-        state.waiting -= message.len() + MESSAGE_COST;
+        let mut queue = self.messages();
+        let message = queue.messages.pop_front()?;
+        queue.waiting -= message.len() + MESSAGE_COST;
         Some(message)
     }
 
     /// Keeps a message for the program.
     pub(super) fn keep_message(&self, bytes: &[u8]) -> Status {
-        let mut state = self.lock();
-        if state.waiting >= MOST_WAITING {
-            return Status::Full { waiting: state.waiting as u64 };
+        let mut queue = self.messages();
+        if queue.waiting >= MOST_WAITING {
+            return Status::Full { waiting: queue.waiting as u64 };
         }
-        state.waiting += bytes.len() + MESSAGE_COST;
-        state.messages.push_back(bytes.to_vec());
+        queue.waiting += bytes.len() + MESSAGE_COST;
+        queue.messages.push_back(bytes.to_vec());
         Status::Done { number: 0 }
     }
 
@@ -132,7 +149,6 @@ impl WindowTable {
         now: Instant,
     ) -> Status {
         let mut state = self.lock();
-        let waiting = state.notifications.len();
         let window = match state.find(request.region, request.generation, now) {
             Ok(window) => window,
             Err(status) => return status,
@@ -140,13 +156,17 @@ impl WindowTable {
         if let Err(status) = window.allows(request) {
             return status;
         }
-        if matches!(request.operation, Operation::PutNotify { .. }) && waiting >= MOST_NOTIFICATIONS {
-            return Status::Full { waiting: waiting as u64 };
+        if matches!(request.operation, Operation::PutNotify { .. }) {
+            // Nobody else adds one meanwhile.
+            let waiting = self.notifications().len();
+            if waiting >= MOST_NOTIFICATIONS {
+                return Status::Full { waiting: waiting as u64 };
+            }
         }
         let number = window.perform(request, bytes, answer);
         if let Operation::PutNotify { number } = request.operation {
             let WindowRequest { region, generation, .. } = *request;
-            state.notifications.push_back(Notification { region, generation, number });
+            self.notifications().push_back(Notification { region, generation, number });
         }
         Status::Done { number }
     }
@@ -398,7 +418,7 @@ mod tests {
         assert_eq!(table.next_message().unwrap(), [0; 1000]);
         assert_eq!(table.keep_message(b"again"), DONE);
         let rest = std::iter::from_fn(|| table.next_message()).count() as u64;
-        assert_eq!((rest, table.lock().waiting), (kept, 0));
+        assert_eq!((rest, table.messages().waiting), (kept, 0));
     }
 
     #[test]

@@ -87,7 +87,7 @@ impl Transfer {
             return Err(WindowError::TooLong { len, most: MOST_PENDING });
         }
         let pieces = Pieces::of_one(offset, len);
-        let mut transfer = windows.0.transfer(key, operation, &pieces)?;
+        let mut transfer = windows.0.transfer(key, operation, &pieces, windows.0.time())?;
         for piece in pieces {
             let bytes = bytes.get(piece.bytes.clone()).unwrap_or_default();
             transfer.begin(&windows.0, piece, bytes)?;

@@ -83,11 +83,16 @@ impl<'a> Pieces<'a> {
 
     /// Ranges of `len` bytes that are `stride` apart, as many as the buffer has bytes for.
     pub(super) fn of_stride(offset: u64, stride: u64, len: usize, bytes: usize) -> Result<Self, WindowError> {
-        if len == 0 || !bytes.is_multiple_of(len) {
+        if bytes > 0 && (len == 0 || !bytes.is_multiple_of(len)) {
             let pieces = bytes.checked_div(len).map_or(0, |count| count * len) as u64;
             return Err(WindowError::Pieces { pieces, bytes: bytes as u64 });
         }
-        let ranges = RangeList::Strided { offset, stride, len: len as u64, count: (bytes / len) as u64 };
+        let ranges = RangeList::Strided {
+            offset,
+            stride,
+            len: len as u64,
+            count: bytes.checked_div(len).unwrap_or(0) as u64,
+        };
         Ok(Self { ranges, rest: None, done: 0 })
     }
 
@@ -165,6 +170,7 @@ mod tests {
         assert_eq!(refused(Pieces::of_ranges(&[(0, 4), (8, u64::MAX)], 8)), (u64::MAX, 8));
         assert_eq!(refused(Pieces::of_stride(0, 8, 3, 8)), (6, 8));
         assert_eq!(refused(Pieces::of_stride(0, 8, 0, 8)), (0, 8));
+        assert!(all(Pieces::of_stride(0, 8, 0, 0).unwrap()).is_empty());
     }
 
     proptest! {

@@ -31,9 +31,21 @@ impl Engine {
     /// Takes the request that has waited longest.
     pub(in super::super) fn next_arrival(&mut self) -> Option<Arrival> {
         let id = self.arrivals.pop_front()?;
+        Some(self.hold(id))
+    }
+
+    /// The same among those that have wholly arrived.
+    pub(in super::super) fn next_whole_arrival(&mut self) -> Option<Arrival> {
+        let is_whole = |id: &u64| self.peer_requests.get(id).is_some_and(|request| request.body.is_whole());
+        let place = self.arrivals.iter().position(is_whole)?;
+        let id = self.arrivals.remove(place)?;
+        Some(self.hold(id))
+    }
+
+    fn hold(&mut self, id: u64) -> Arrival {
         let request = self.peer_requests.get_mut(&id).expect("a request that is removed arrives no more");
         request.is_held = true;
-        Some(Arrival { id, one_way: request.one_way, deadline: request.deadline })
+        Arrival { id, one_way: request.one_way, deadline: request.deadline }
     }
 
     /// Takes what has arrived of a request. `None` means that it was cancelled.

@@ -134,10 +134,15 @@ impl Inbox {
         self.bytes.len() - self.start + self.lengths.len() * HEADER
     }
 
+    /// Whether a message, or the end, has wholly arrived.
+    pub(super) fn is_whole(&self) -> bool {
+        self.ended || !self.lengths.is_empty()
+    }
+
     /// Whether one that waits for a whole message should take what has arrived: the rest needs the
     /// room, or none follows. Otherwise the message would be copied part by part.
     pub(super) fn must_be_taken(&self, window: u64) -> bool {
-        self.ended || !self.lengths.is_empty() || self.used() >= window / 2
+        self.is_whole() || self.used() >= window / 2
     }
 
     /// What has arrived, with the headers, for which the peer gets credit only by a further take.

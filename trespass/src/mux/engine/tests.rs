@@ -143,6 +143,23 @@ fn answers_come_in_any_order() {
 }
 
 #[test]
+fn a_whole_request_passes_one_that_has_no_end() {
+    let mut pair = Pair::default();
+    let begin = MuxHeader::data(Purpose::Request, 0, 0, 3).encode();
+    let whole = MuxHeader::data(Purpose::Request, LAST | MESSAGE_END, 1, 0).encode();
+    let end = MuxHeader::data(Purpose::RequestData, LAST | MESSAGE_END, 0, 2).encode();
+    let now = pair.now;
+    pair.server.receive(&[&begin[..], b"abc", &whole[..], &end[..], b"d"].concat(), now).unwrap();
+    assert_eq!(pair.server.next_whole_arrival().map(|arrival| arrival.id), Some(1));
+    assert!(pair.server.next_whole_arrival().is_none(), "a byte is missing");
+    pair.server.receive(b"e", now).unwrap();
+    assert_eq!(pair.server.next_whole_arrival().map(|arrival| arrival.id), Some(0));
+    let mut body = Vec::new();
+    assert_eq!(pair.server.take_body(0, &mut body), Some(Taken::Message));
+    assert_eq!(body, b"abcde");
+}
+
+#[test]
 fn small_requests_share_a_batch() {
     let mut pair = Pair::default();
     let before = pair.client.stats();
