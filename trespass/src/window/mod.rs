@@ -2,7 +2,7 @@
 //!
 //! Each side of a [`Windows`] may offer memory to the other, as a [`Window`]. Its [`WindowKey`] names
 //! it to the peer, which reaches it by [`Windows::put`], [`Windows::get`] and atomic operations. The
-//! owner's program takes no part in them.
+//! owner's program does nothing for each of them, but lets its side perform them, as told below.
 //!
 //! ```
 //! use trespass::window::{Access, WindowConfig, WindowKey, Windows};
@@ -39,7 +39,7 @@
 //!
 //! The owner's side performs each operation in its own process, over TCP and over RDMA, as messages of
 //! a [mux](crate::mux). It does so during each call of its program on this [`Windows`] that waits:
-//! operations, [`Windows::next_notification`] and [`Windows::serve`]
+//! operations, [`Windows::next_notification`], [`Windows::next_message`] and [`Windows::serve`]
 //! (`windows::both_sides_operate_at_once`). An owner that makes none of these runs
 //! [`Windows::serve`] in a thread (`windows::threads_share_a_connection`). RDMA WRITE, READ and
 //! atomics of the device are not used yet.
@@ -79,7 +79,6 @@
 //!   `window::owner::tests::a_key_reaches_its_own_window_or_none`).
 //! - The memory of a window belongs to the window until it is revoked or dropped, also when the
 //!   connection fails (`windows::a_failed_connection_returns_its_memory`).
-//!
 //! - A peer that breaks the protocol ends the connection
 //!   (`windows::a_peer_that_breaks_the_protocol_is_served_no_more`).
 //!
@@ -93,7 +92,7 @@
 //! A call performs an operation of the peer once that has wholly arrived, and none after its time
 //! (`windows::a_request_without_an_end_holds_up_nobody`, `windows::a_flood_of_requests_ends_no_time`).
 //! A peer may have 256 operations under way. It can make this side keep 69 MiB of them, 64 MiB of
-//! answers that it does not take, and 4096 notifications.
+//! answers that it does not take, 4096 notifications, and 1 MiB of messages.
 
 mod connection;
 mod error;
