@@ -41,7 +41,7 @@ const STOPPED: Duration = Duration::from_millis(50);
 
 /// A thread may meet another one at a lock, which is held for a moment. That is rare, so that another
 /// round passes without it.
-const ROUNDS: usize = 4;
+const ROUNDS: usize = 6;
 
 #[derive(Clone, Copy, Debug)]
 enum Load {
