@@ -79,7 +79,7 @@ impl Fixture {
         match self.target {
             Target::Tcp => builder.policy(Policy::TcpOnly),
             Target::Soft | Target::System => builder,
-            Target::SoftRails => builder.rails_after(0),
+            Target::SoftRails => builder.devices(["soft0", "soft1", "soft2"]).rails_after(0),
             Target::SoftShared => builder.srq(true).__srq_alone(true).srq_size(1024),
             Target::SoftByCm | Target::SystemByCm => builder.bootstrap(Bootstrap::RdmaCm),
         }
