@@ -85,7 +85,8 @@ fn serve(addr: &str, folder: &Path) -> Result<(), Failure> {
     })
 }
 
-/// Answers each name with the key of a window, and performs the client's operations meanwhile.
+/// Answers each name with the key of a window. While it waits for names, it performs the client's
+/// operations.
 fn serve_client(stream: Stream, folder: &Path) -> io::Result<()> {
     let windows = Windows::over(stream, &WindowConfig::new())?;
     let mut open: HashMap<String, Window> = HashMap::new();

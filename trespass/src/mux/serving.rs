@@ -17,8 +17,8 @@ pub(crate) enum FoundFirst<T> {
     TimeOver,
 }
 
-/// How long a call waits, and whether it takes requests of the peer meanwhile. One that has not wholly
-/// arrived is never taken, so that it holds up no call.
+/// How long a call waits, and whether it takes requests of the peer while it waits. A request that has
+/// not wholly arrived is never taken, so that it holds up no call.
 #[derive(Clone, Copy)]
 pub(crate) struct Serving {
     pub(crate) until: Until,

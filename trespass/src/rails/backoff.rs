@@ -33,7 +33,7 @@ impl Backoff {
         self.up_since = Some(now);
     }
 
-    /// When the rail has worked for so long that a failure lowers the time.
+    /// When the rail has worked long enough for a failure to lower the time.
     pub(super) fn trusted_at(&self) -> Option<Instant> {
         Some(self.up_since? + self.time() * TRUST)
     }

@@ -7,12 +7,12 @@ const OVERHEAD: u64 = 64;
 /// The shortest time, and the fewest bytes, of a measurement. Shorter ones show the latency instead.
 const SAMPLE_TIME: Duration = Duration::from_micros(500);
 const SAMPLE_BYTES: u64 = 64 << 10;
-/// A measurement counts the time with at least so many bytes under way. With fewer, too, the latency
-/// would be measured.
+/// A measurement counts the time with at least 8 KiB under way. With fewer bytes it would measure the
+/// latency, too.
 const FULL: u64 = 8 << 10;
 /// How much slower than the fastest a rail may count.
 const SLOWEST: f64 = 10.0;
-/// A rail with at most so many bytes under way has little to do.
+/// A rail has little to do while at most 4 KiB are under way.
 const LIGHT: u64 = 4 << 10;
 /// The weight of a new measurement in the average.
 const NEW: f64 = 0.25;

@@ -291,7 +291,7 @@ mod tests {
         frame.parts().collect::<Vec<_>>().concat()
     }
 
-    /// A frame of so many bytes, all of its number.
+    /// A frame with `len` bytes behind its header. Each byte is its number.
     fn small<B: Block>(frames: &mut SentFrames<B>, seq: u32, len: usize) -> Vec<u8> {
         let bytes = vec![seq as u8; HEADER_LEN + len];
         let (header, data) = bytes.split_at(HEADER_LEN);

@@ -43,7 +43,7 @@ use crate::session::stats::Stats;
 pub(crate) const CONTROL_BYTES: usize = 64 << 10;
 
 /// The transport that a connection uses.
-// A tag of its own is compared by one instruction, others only by several.
+// With a separate tag one instruction compares it, and without one several do.
 #[repr(u8)]
 pub(crate) enum TransportDriver {
     Tcp(TcpDriver<Block>),

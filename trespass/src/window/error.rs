@@ -33,7 +33,7 @@ pub enum KeyError {
         /// The kind in the key.
         kind: u8,
     },
-    /// The checksum is that of other bytes.
+    /// The checksum belongs to other bytes.
     #[error("the key is damaged: its checksum is that of other bytes")]
     Damaged,
     /// No memory has this address and length.

@@ -140,7 +140,7 @@ impl WindowTable {
         Status::Done { number: 0 }
     }
 
-    /// Performs a request. `bytes` are those of a put; those of a get are appended to `answer`.
+    /// Performs a request. A put takes its bytes from `bytes`, and a get appends them to `answer`.
     pub(super) fn perform(
         &self,
         request: &WindowRequest,
@@ -157,7 +157,7 @@ impl WindowTable {
             return status;
         }
         if matches!(request.operation, Operation::PutNotify { .. }) {
-            // Nobody else adds one meanwhile.
+            // Only this thread can add one, because it has the lock of the table.
             let waiting = self.notifications().len();
             if waiting >= MOST_NOTIFICATIONS {
                 return Status::Full { waiting: waiting as u64 };
@@ -458,7 +458,7 @@ mod tests {
     }
 
     proptest! {
-        /// Each window has bytes of its own, so that a get shows which one it has reached.
+        /// Each window has other bytes, so that a get shows which one it has reached.
         #[test]
         fn a_key_reaches_its_own_window_or_none(steps in steps()) {
             let table = WindowTable::default();

@@ -46,7 +46,7 @@ impl Transfer {
         self.under_way.len() < DEPTH
     }
 
-    /// Begins a piece; `bytes` are those of a put.
+    /// Begins a piece. A put sends `bytes`, and a get has none.
     pub(super) fn begin(&mut self, shared: &Shared, piece: Piece, bytes: &[u8]) -> Result<(), WindowError> {
         let request = piece.request(&self.key, self.operation);
         let mut message = request.encode(bytes.len());

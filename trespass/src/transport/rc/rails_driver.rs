@@ -260,8 +260,8 @@ impl<B: DeviceBlock> RailsDriver<B> {
         self.parameters.rx_slots as usize
     }
 
-    /// Posts what a rail lacks of so many receives, if it must have them. Returns how many are
-    /// missing then.
+    /// Posts receives until a rail with a queue pair has `needed`. Returns how many are missing
+    /// then.
     #[inline]
     fn post_receives<P: Blocks<Block = B>>(&mut self, rail: usize, needed: usize, blocks: &mut P) -> usize {
         let Some(RailPair { owner, .. }) = &self.pairs[rail] else { return 0 };
