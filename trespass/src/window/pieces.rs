@@ -7,7 +7,7 @@ use super::key::WindowKey;
 use super::message::{MOST_BYTES, MOST_RANGES, Operation, WindowRange, WindowRequest};
 
 /// What one message moves.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Piece {
     pub(super) ranges: Vec<WindowRange>,
     /// The bytes of the buffer.
