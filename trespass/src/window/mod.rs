@@ -95,10 +95,15 @@
 //! answers that it does not take, 4096 notifications, and 1 MiB of messages.
 
 mod connection;
+#[cfg(all(feature = "rdma", any(target_os = "linux", target_os = "android")))]
+mod devices;
 mod error;
 mod key;
 mod memory;
 mod message;
+#[cfg(not(all(feature = "rdma", any(target_os = "linux", target_os = "android"))))]
+#[path = "no_devices.rs"]
+mod devices;
 mod offered;
 mod owner;
 mod pending;
@@ -111,7 +116,7 @@ pub use connection::Windows;
 pub use error::{KeyError, WindowError};
 pub use key::{Access, WindowKey};
 pub use offered::{Protection, Window};
-pub use pending::{PendingGet, PendingPut};
+pub use pending::{PendingBlock, PendingGet, PendingPut};
 pub use reader::{ReaderConfig, ReaderStats, WindowReader};
 
 /// The peer's [`put_notify`](Windows::put_notify), after its bytes.
@@ -131,12 +136,21 @@ pub struct Notification {
 #[must_use]
 pub struct WindowConfig {
     operation_timeout: Option<Duration>,
+    protection: Option<Protection>,
 }
 
 impl WindowConfig {
     /// The default limits.
     pub fn new() -> Self {
-        Self { operation_timeout: Some(Duration::from_secs(30)) }
+        Self { operation_timeout: Some(Duration::from_secs(30)), protection: None }
+    }
+
+    /// How the windows of this side must be protected. [`Protection::Process`] keeps devices away from
+    /// windows of both sides. With [`Protection::Domain`], an offer that no device can serve fails.
+    /// Default: devices serve the windows that they can, and this process the others.
+    pub fn protection(mut self, required: Protection) -> Self {
+        self.protection = Some(required);
+        self
     }
 
     /// How long an operation may take. `None` waits without limit. Default: 30 s.
