@@ -7,7 +7,9 @@ use sideway::ibverbs::completion::GenericCompletionQueue;
 use sideway::ibverbs::device_attr::AtomicCapability;
 use sideway::ibverbs::memory_region::MemoryRegion;
 use sideway::ibverbs::protection_domain::ProtectionDomain;
-use sideway::ibverbs::queue_pair::{GenericQueuePair, QueuePair, SendOperationFlags};
+use sideway::ibverbs::queue_pair::{
+    GenericQueuePair, QueuePair, QueuePairAttribute, QueuePairState, SendOperationFlags,
+};
 
 use super::super::device::{DevicePort, RdmaDevice};
 use super::super::path::{connect_to, endpoint_of};
@@ -121,8 +123,11 @@ impl Responder {
         self.peer
     }
 
-    /// Moves it to the error state, in which it serves nothing.
+    /// Moves it to the RESET state, in which it serves nothing. It fails while the device performs a
+    /// request of the peer.
     pub(crate) fn stop(&mut self) -> Result<(), Unavailable> {
-        self.qp.fail().map_err(|error| Unavailable::new(Cause::Connect, error.to_string()))
+        let mut reset = QueuePairAttribute::new();
+        reset.setup_state(QueuePairState::Reset);
+        self.qp.modify(&reset).map_err(|error| Unavailable::new(Cause::Connect, error.to_string()))
     }
 }
