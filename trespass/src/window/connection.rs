@@ -189,7 +189,7 @@ impl Windows {
     /// ends with [`TimedOut`](WindowError::TimedOut), [`Connection`](WindowError::Connection) or
     /// [`Protocol`](WindowError::Protocol).
     pub fn put(&self, key: &WindowKey, offset: u64, bytes: &[u8]) -> Result<(), WindowError> {
-        self.put_vectored(key, &[(offset, bytes.len() as u64)], bytes)
+        self.0.put_at_once(key, offset, bytes)
     }
 
     /// Copies bytes one after the other to several ranges, each an offset and a length. A part has at
@@ -542,6 +542,23 @@ impl Shared {
         OperationTime::after(self.operation_timeout)
     }
 
+    /// A put of one range. A short one costs little more than the verb, over a path that is open.
+    fn put_at_once(&self, key: &WindowKey, offset: u64, bytes: &[u8]) -> Result<(), WindowError> {
+        self.check(key, Access::WRITE)?;
+        let pieces = Pieces::of_one(offset, bytes.len());
+        pieces.check(key)?;
+        if !bytes.is_empty()
+            && let Some(posted) = self.devices.put_at_once(self, key, offset, bytes)?
+        {
+            let Some(ticket) = posted else { return Ok(()) };
+            let mut transfer = Transfer::new(key, Operation::Put, self.time());
+            transfer.add(&pieces, ticket);
+            while transfer.end(self)?.is_some() {}
+            return Ok(());
+        }
+        self.put(key, pieces, bytes, self.time())
+    }
+
     pub(super) fn put(
         &self,
         key: &WindowKey,
@@ -600,14 +617,14 @@ impl Shared {
         if !key.contains(offset, 8) {
             return Err(WindowError::Range { offset, len: 8, window: key.len() });
         }
-        let (time, range) = (self.time(), WindowRange { offset, len: 8 });
+        let range = WindowRange { offset, len: 8 };
         if key.atomics == 0 {
-            return self.single(key, operation, range, &[], time);
+            return self.single(key, operation, range, &[], self.time());
         }
         if !key.base.wrapping_add(offset).is_multiple_of(8) {
             return Err(WindowError::Misaligned { offset });
         }
-        self.atomic_of_device(key, operation, range, time)
+        self.atomic_of_device(key, operation, range)
     }
 
     fn atomic_of_device(
@@ -615,14 +632,17 @@ impl Shared {
         key: &WindowKey,
         operation: Operation,
         range: WindowRange,
-        time: OperationTime,
     ) -> Result<u64, WindowError> {
+        // Most need no clock.
+        let mut begun = None;
         for attempt in 0..ATOMIC_ATTEMPTS {
+            let time = || begun.unwrap_or_else(|| self.time());
             if let AtomicOutcome::Found(number) =
                 self.devices.atomic(self, key, operation, range.offset, time)?
             {
                 return Ok(number);
             }
+            let time = *begun.get_or_insert_with(|| self.time());
             match self.single(key, operation, range, &[], time) {
                 // The window is there, and the reason may pass.
                 Err(WindowError::AtomicsOfDevice) => {}

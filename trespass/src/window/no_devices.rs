@@ -119,9 +119,19 @@ impl Devices {
         _: &WindowKey,
         _: Operation,
         _: u64,
-        _: OperationTime,
+        _: impl Fn() -> OperationTime,
     ) -> Result<AtomicOutcome, WindowError> {
         Err(WindowError::NoPath)
+    }
+
+    pub(super) fn put_at_once(
+        &self,
+        _: &Shared,
+        _: &WindowKey,
+        _: u64,
+        _: &[u8],
+    ) -> Result<Option<Option<DeviceTicket>>, WindowError> {
+        Ok(None)
     }
 
     pub(super) fn flush(&self, _: OperationTime) -> Result<(), WindowError> {

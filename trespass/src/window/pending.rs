@@ -79,6 +79,13 @@ impl Transfer {
         Ok(())
     }
 
+    /// Adds the only piece of a short operation, which a device has begun.
+    pub(super) fn add(&mut self, pieces: &Pieces<'_>, ticket: DeviceTicket) {
+        if let Some(piece) = pieces.clone().next() {
+            self.under_way.push_back((piece, UnderWay::Device(ticket)));
+        }
+    }
+
     fn by_process(
         &self,
         shared: &Shared,

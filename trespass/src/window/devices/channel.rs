@@ -10,7 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sideway::ibverbs::completion::WorkCompletionStatus;
 
 use super::path::DevicePath;
-use crate::pool::Block;
+use crate::pool::{Block, Pool};
 use crate::session::readiness::Until;
 use crate::transport::rc::one_sided::{
     Initiator, OneSidedOperation, OneSidedOutcome, OneSidedRequest, RefusedPost,
@@ -45,6 +45,18 @@ struct ChannelState {
     revoked: HashMap<u32, u32>,
     has_sleeper: bool,
     is_given_up: bool,
+    /// A block for the next short operation.
+    spare: Option<Block>,
+}
+
+/// What a short operation has done by the time that it was posted and polled.
+pub(super) enum AtOnce {
+    /// It was performed. An atomic operation has found this number.
+    Done(u64),
+    /// It is outstanding.
+    UnderWay(DeviceTicket),
+    /// It was not posted.
+    NotPosted,
 }
 
 /// An operation that was posted. A drop gives it up, and its block goes back to the pool when the
@@ -57,6 +69,8 @@ pub(crate) struct DeviceTicket {
     is_put: bool,
     is_taken: bool,
     status: WorkCompletionStatus,
+    /// The end that was taken already.
+    ended: Option<OneSidedOutcome>,
 }
 
 enum Waited {
@@ -71,7 +85,13 @@ impl Channel {
         Ok(Self {
             queue_pair: initiator.qp_number(),
             completions: initiator.descriptor().try_clone_to_owned()?,
-            state: Mutex::new(ChannelState { initiator, revoked, has_sleeper: false, is_given_up: false }),
+            state: Mutex::new(ChannelState {
+                initiator,
+                revoked,
+                has_sleeper: false,
+                is_given_up: false,
+                spare: None,
+            }),
             ended: Condvar::new(),
             has_failed: AtomicBool::new(false),
             is_closed: AtomicBool::new(false),
@@ -146,7 +166,9 @@ impl Channel {
                     let (is_put, status) =
                         (request.operation == OneSidedOperation::Write, WorkCompletionStatus::Success);
                     let is_taken = false;
-                    return Ok(Ok(DeviceTicket { channel, path, number, len, is_put, is_taken, status }));
+                    let ended = None;
+                    let ticket = DeviceTicket { channel, path, number, len, is_put, is_taken, status, ended };
+                    return Ok(Ok(ticket));
                 }
                 Err(RefusedPost::NoRoom(block)) => block,
                 Err(RefusedPost::Unsuited(block)) => return Ok(Err(block)),
@@ -167,6 +189,54 @@ impl Channel {
                 state = self.rest(state, begun, time);
             }
         }
+    }
+
+    /// Posts a short operation of one range, and polls a few times. A WRITE takes its `bytes`.
+    #[inline]
+    pub(super) fn perform_at_once(
+        self: &Arc<Self>,
+        path: &Arc<DevicePath>,
+        pool: &Pool,
+        request: &OneSidedRequest<'_>,
+        bytes: &[u8],
+    ) -> AtOnce {
+        let (region, generation) = request.window;
+        let len = request.ranges.first().map_or(0, |(_, len)| *len as usize);
+        let mut state = self.lock();
+        if !state.revoked.is_empty() && state.revoked.get(&region).is_some_and(|last| generation <= *last) {
+            return AtOnce::NotPosted;
+        }
+        let spare = state.spare.take().filter(|spare| spare.len() >= len);
+        let Some(mut block) = spare.or_else(|| pool.take(len)) else { return AtOnce::NotPosted };
+        let is_put = request.operation == OneSidedOperation::Write;
+        if is_put {
+            block.bytes_mut()[..len].copy_from_slice(bytes);
+        }
+        let Ok(number) = state.initiator.post(request, block) else { return AtOnce::NotPosted };
+        for _ in 0..POLLS {
+            state.poll(self);
+            let Some(outcome) = state.initiator.take(number) else { continue };
+            if outcome.status != WorkCompletionStatus::Success {
+                let (channel, path) = (Arc::clone(self), Arc::clone(path));
+                return AtOnce::UnderWay(DeviceTicket::ended(channel, path, number, is_put, outcome));
+            }
+            let found = outcome.block.as_ref().and_then(|block| block.bytes().first_chunk());
+            let found = found.map_or(0, |bytes| u64::from_ne_bytes(*bytes));
+            state.spare = outcome.block;
+            return AtOnce::Done(found);
+        }
+        self.load.fetch_add(len as u64, Ordering::Relaxed);
+        let (channel, path) = (Arc::clone(self), Arc::clone(path));
+        AtOnce::UnderWay(DeviceTicket {
+            channel,
+            path,
+            number,
+            len: len as u64,
+            is_put,
+            is_taken: false,
+            status: WorkCompletionStatus::Success,
+            ended: None,
+        })
     }
 
     /// Waits until all operations that are outstanding now have ended.
@@ -288,6 +358,17 @@ impl ChannelState {
 }
 
 impl DeviceTicket {
+    fn ended(
+        channel: Arc<Channel>,
+        path: Arc<DevicePath>,
+        number: u64,
+        is_put: bool,
+        outcome: OneSidedOutcome,
+    ) -> Self {
+        let (status, ended) = (outcome.status, Some(outcome));
+        Self { channel, path, number, len: 0, is_put, is_taken: true, status, ended }
+    }
+
     /// Waits for the end of the operation. Returns its block, unless the device may still access that,
     /// and whether it was performed.
     pub(super) fn wait(
@@ -295,7 +376,11 @@ impl DeviceTicket {
         time: OperationTime,
         timeout: Duration,
     ) -> Result<(Option<Block>, bool), WindowError> {
-        let outcome = match self.channel.wait(self.number, time, timeout) {
+        let waited = match self.ended.take() {
+            Some(outcome) => Waited::Over(outcome),
+            None => self.channel.wait(self.number, time, timeout),
+        };
+        let outcome = match waited {
             Waited::Over(outcome) => outcome,
             Waited::TimeOver => return Err(time.is_over()),
             Waited::Hung => {

@@ -24,6 +24,7 @@ use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use self::channel::AtOnce;
 pub(super) use self::channel::DeviceTicket;
 use self::path::DevicePath;
 use self::serving::Serving;
@@ -46,6 +47,8 @@ const MOST_PATHS: usize = 16;
 const OPERATIONS_A_LOOK: u32 = 64;
 /// The most ranges of one operation. The owner performs others by one message.
 const MOST_RANGES: usize = 32;
+/// Puts of at most so many bytes may be performed by one call.
+const AT_ONCE: usize = 4096;
 /// Shorter pieces go over the first path.
 const SHORT: usize = 64 << 10;
 
@@ -233,7 +236,7 @@ impl Devices {
         key: &WindowKey,
         operation: Operation,
         offset: u64,
-        time: OperationTime,
+        time: impl Fn() -> OperationTime,
     ) -> Result<AtomicOutcome, WindowError> {
         let operation = match operation {
             Operation::FetchAdd { add } => OneSidedOperation::FetchAdd { add },
@@ -241,7 +244,39 @@ impl Devices {
             _ => return Err(WindowError::AtomicsOfDevice),
         };
         let Some(inner) = self.inner() else { return Err(WindowError::NoPath) };
-        inner.atomic(shared, key, operation, offset, time)
+        let ranges = [(key.base + offset, size_of::<u64>() as u32)];
+        let index = key.devices.iter().position(|device| device.device == key.atomics);
+        let index = index.ok_or(WindowError::NoPath)?;
+        match inner.at_once(key, index, operation, &ranges, &[]) {
+            AtOnce::Done(found) => {
+                inner.look(shared)?;
+                Ok(AtomicOutcome::Found(found))
+            }
+            AtOnce::UnderWay(ticket) => inner.end_atomic(ticket, time()),
+            AtOnce::NotPosted => inner.atomic(shared, key, index, operation, &ranges, time()),
+        }
+    }
+
+    /// Performs a short put at once. Returns false if that was not possible.
+    pub(super) fn put_at_once(
+        &self,
+        shared: &Shared,
+        key: &WindowKey,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<Option<Option<DeviceTicket>>, WindowError> {
+        let Some(inner) = self.inner().filter(|_| !key.devices.is_empty() && bytes.len() <= AT_ONCE) else {
+            return Ok(None);
+        };
+        let ranges = [(key.base + offset, bytes.len() as u32)];
+        match inner.at_once(key, 0, OneSidedOperation::Write, &ranges, bytes) {
+            AtOnce::Done(_) => {
+                inner.look(shared)?;
+                Ok(Some(None))
+            }
+            AtOnce::UnderWay(ticket) => Ok(Some(Some(ticket))),
+            AtOnce::NotPosted => Ok(None),
+        }
     }
 
     /// Waits until all operations of devices that were begun before have ended.
@@ -269,10 +304,7 @@ impl Devices {
         let Some(inner) = self.inner() else { return Err(WindowError::NoPath) };
         let (outcome, is_performed) = ticket.wait(time, inner.ports.request_timeout())?;
         if is_performed {
-            if inner.operations.fetch_add(1, Ordering::Relaxed) % OPERATIONS_A_LOOK == 0 {
-                shared.serve_what_has_arrived()?;
-                inner.answer_owed();
-            }
+            inner.look(shared)?;
             return Ok(TicketEnd::Done(outcome));
         }
         if ticket.is_put() {
@@ -380,25 +412,56 @@ impl DevicesOfSide {
         channel.post(path, &request, len, block, time, self.ports.request_timeout())
     }
 
+    /// Counts an operation of a device. Now and then performs what the peer has asked for.
+    #[inline]
+    fn look(&self, shared: &Shared) -> Result<(), WindowError> {
+        if self.operations.fetch_add(1, Ordering::Relaxed) % OPERATIONS_A_LOOK == 0 {
+            shared.serve_what_has_arrived()?;
+            self.answer_owed();
+        }
+        Ok(())
+    }
+
+    /// Posts a short operation over a path that is open.
+    #[inline]
+    fn at_once(
+        &self,
+        key: &WindowKey,
+        index: usize,
+        operation: OneSidedOperation,
+        ranges: &[(u64, u32)],
+        bytes: &[u8],
+    ) -> AtOnce {
+        let Some((path, rkey)) = self.path(key, index) else { return AtOnce::NotPosted };
+        let request = OneSidedRequest { operation, rkey, ranges, window: (key.region, key.generation) };
+        path.with_open(|channel| channel.perform_at_once(path, &self.pool, &request, bytes))
+            .unwrap_or(AtOnce::NotPosted)
+    }
+
     fn atomic(
         &self,
         shared: &Shared,
         key: &WindowKey,
+        index: usize,
         operation: OneSidedOperation,
-        offset: u64,
+        ranges: &[(u64, u32)],
         time: OperationTime,
     ) -> Result<AtomicOutcome, WindowError> {
-        let index = key.devices.iter().position(|device| device.device == key.atomics);
-        let path = index.and_then(|index| self.path(key, index));
-        let (path, rkey) = path.ok_or(WindowError::NoPath)?;
+        let (path, rkey) = self.path(key, index).ok_or(WindowError::NoPath)?;
         let Some(channel) = path.channel(shared, self, time)? else { return Ok(AtomicOutcome::Refused) };
         let Some(block) = self.pool.take(size_of::<u64>()) else { return Err(WindowError::NoPath) };
-        let ranges = [(key.base + offset, size_of::<u64>() as u32)];
-        let request = OneSidedRequest { operation, rkey, ranges: &ranges, window: (key.region, key.generation) };
+        let request = OneSidedRequest { operation, rkey, ranges, window: (key.region, key.generation) };
         let timeout = self.ports.request_timeout();
         let posted = channel.post(path, &request, 8, block, time, timeout).map_err(|(error, _)| error)?;
-        let Ok(mut ticket) = posted else { return Ok(AtomicOutcome::Refused) };
-        let (block, is_performed) = ticket.wait(time, timeout)?;
+        match posted {
+            Ok(ticket) => self.end_atomic(ticket, time),
+            Err(_) => Ok(AtomicOutcome::Refused),
+        }
+    }
+
+    fn end_atomic(&self, ticket: DeviceTicket, time: OperationTime) -> Result<AtomicOutcome, WindowError> {
+        let mut ticket = ticket;
+        let (block, is_performed) = ticket.wait(time, self.ports.request_timeout())?;
         match block.filter(|_| is_performed) {
             Some(block) => {
                 let found = block.bytes().first_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes));

@@ -76,6 +76,13 @@ impl DevicePath {
             || state.channel.as_ref().is_some_and(|channel| channel.uses(region, generation))
     }
 
+    /// Calls with the queue pair, if there is one that works.
+    #[inline]
+    pub(super) fn with_open<R>(&self, call: impl FnOnce(&Arc<Channel>) -> R) -> Option<R> {
+        let state = self.lock();
+        state.channel.as_ref().filter(|channel| !channel.has_failed()).map(call)
+    }
+
     /// The queue pair, which is made if there is none. `None` while that fails.
     pub(super) fn channel(
         &self,
