@@ -4,6 +4,9 @@
 //! ```sh
 //! cargo bench -p trespass --bench windows
 //! ```
+//!
+//! `TRESPASS_BENCH_ROUNDS` sets the number of rounds, and `TRESPASS_BENCH_ROWS` has words of the rows to
+//! measure, such as `fetch_add`.
 
 use std::error::Error;
 use std::process::{Command, Stdio};
@@ -28,6 +31,8 @@ const LEN: usize = 1 << 20;
 /// Operations under way at a time.
 const DEPTH: usize = 16;
 const ROUNDS: usize = 15;
+const ROUNDS_ASKED: &str = "TRESPASS_BENCH_ROUNDS";
+const ROWS_ASKED: &str = "TRESPASS_BENCH_ROWS";
 const ROLE: &str = "TRESPASS_BENCH_ROLE";
 
 #[derive(Clone, Copy)]
@@ -35,6 +40,24 @@ enum Verb {
     Put,
     Get,
     FetchAdd,
+}
+
+impl Verb {
+    fn name(self, depth: usize) -> &'static str {
+        match self {
+            Self::Put if depth == 1 => "put, latency",
+            Self::Put => "put",
+            Self::Get => "get",
+            Self::FetchAdd => "fetch_add, latency",
+        }
+    }
+}
+
+fn rounds() -> Result<usize> {
+    match std::env::var(ROUNDS_ASKED) {
+        Ok(asked) => Ok(asked.parse::<usize>()?.max(1)),
+        Err(_) => Ok(ROUNDS),
+    }
 }
 
 /// Rows: an operation, its length, those under way, and those of a turn.
@@ -94,13 +117,17 @@ fn client(addr: &str) -> Result<()> {
     windows.send_message(&verbs.describe())?;
     verbs.connect(&peer)?;
     windows.next_message()?;
+    let (wanted, rounds_asked) = (std::env::var(ROWS_ASKED).unwrap_or_default(), rounds()?);
     println!("| operation | bytes | under way | verbs | window | unit | times | verbs against themselves |");
     println!("| --- | ---: | ---: | ---: | ---: | --- | ---: | ---: |");
     for (verb, len, depth, count) in ROWS {
+        if !verb.name(depth).contains(&wanted) {
+            continue;
+        }
         let mut blocks: Vec<Block> =
             (0..depth).map(|_| windows.buffer(len.max(8))).collect::<std::io::Result<_>>()?;
         let mut rounds = Vec::new();
-        for round in 0..=ROUNDS {
+        for round in 0..=rounds_asked {
             let turns = [
                 verbs.measure(verb, len, depth, count)?,
                 measure(&windows, &key, verb, len, &mut blocks, count)?,
@@ -124,12 +151,8 @@ fn print_row(verb: Verb, len: usize, depth: usize, count: usize, rounds: &[[f64;
     };
     let times = median(&|[first, ours, again]| (first * again).sqrt() / ours);
     let noise = median(&|[first, _, again]| first / again);
-    let (name, unit) = match verb {
-        Verb::Put if depth == 1 => ("put, latency", "ns"),
-        Verb::Put => ("put", "Gb/s"),
-        Verb::Get => ("get", "Gb/s"),
-        Verb::FetchAdd => ("fetch_add, latency", "ns"),
-    };
+    let name = verb.name(depth);
+    let unit = if depth == 1 { "ns" } else { "Gb/s" };
     let figure = |seconds: f64| match unit {
         "ns" => seconds / count as f64 * 1e9,
         _ => (len * count * 8) as f64 / seconds / 1e9,

@@ -13,11 +13,14 @@ use super::path::DevicePath;
 use crate::pool::{Block, Pool};
 use crate::session::readiness::Until;
 use crate::transport::rc::one_sided::{
-    Initiator, OneSidedOperation, OneSidedOutcome, OneSidedRequest, RefusedPost,
+    Initiator, OneSidedOperation, OneSidedOutcome, OneSidedRequest, PerformedAlone, RefusedPost,
+    ShortRequest,
 };
 use crate::window::connection::OperationTime;
 use crate::window::error::WindowError;
 
+/// The most bytes of a short operation.
+pub(super) const AT_ONCE: usize = 4096;
 /// Polls before the clock is read.
 const POLLS: u32 = 32;
 /// How long a thread polls before it sleeps.
@@ -69,8 +72,6 @@ pub(crate) struct DeviceTicket {
     is_put: bool,
     is_taken: bool,
     status: WorkCompletionStatus,
-    /// The end that was taken already.
-    ended: Option<OneSidedOutcome>,
 }
 
 enum Waited {
@@ -162,13 +163,8 @@ impl Channel {
             block = match state.initiator.post(request, block) {
                 Ok(number) => {
                     self.load.fetch_add(len, Ordering::Relaxed);
-                    let (channel, path) = (Arc::clone(self), Arc::clone(path));
-                    let (is_put, status) =
-                        (request.operation == OneSidedOperation::Write, WorkCompletionStatus::Success);
-                    let is_taken = false;
-                    let ended = None;
-                    let ticket = DeviceTicket { channel, path, number, len, is_put, is_taken, status, ended };
-                    return Ok(Ok(ticket));
+                    let is_put = request.operation == OneSidedOperation::Write;
+                    return Ok(Ok(DeviceTicket::new(self, path, number, len, is_put)));
                 }
                 Err(RefusedPost::NoRoom(block)) => block,
                 Err(RefusedPost::Unsuited(block)) => return Ok(Err(block)),
@@ -191,52 +187,40 @@ impl Channel {
         }
     }
 
-    /// Posts a short operation of one range, and polls a few times. A WRITE takes its `bytes`.
+    /// Performs a short operation if nothing else is outstanding.
     #[inline]
     pub(super) fn perform_at_once(
         self: &Arc<Self>,
         path: &Arc<DevicePath>,
         pool: &Pool,
-        request: &OneSidedRequest<'_>,
-        bytes: &[u8],
+        request: ShortRequest<'_>,
     ) -> AtOnce {
         let (region, generation) = request.window;
-        let len = request.ranges.first().map_or(0, |(_, len)| *len as usize);
         let mut state = self.lock();
         if !state.revoked.is_empty() && state.revoked.get(&region).is_some_and(|last| generation <= *last) {
             return AtOnce::NotPosted;
         }
-        let spare = state.spare.take().filter(|spare| spare.len() >= len);
-        let Some(mut block) = spare.or_else(|| pool.take(len)) else { return AtOnce::NotPosted };
-        let is_put = request.operation == OneSidedOperation::Write;
-        if is_put {
-            block.bytes_mut()[..len].copy_from_slice(bytes);
-        }
-        let Ok(number) = state.initiator.post(request, block) else { return AtOnce::NotPosted };
-        for _ in 0..POLLS {
-            state.poll(self);
-            let Some(outcome) = state.initiator.take(number) else { continue };
-            if outcome.status != WorkCompletionStatus::Success {
-                let (channel, path) = (Arc::clone(self), Arc::clone(path));
-                return AtOnce::UnderWay(DeviceTicket::ended(channel, path, number, is_put, outcome));
+        let Some(block) = state.spare.take().or_else(|| pool.take(AT_ONCE)) else { return AtOnce::NotPosted };
+        match state.initiator.perform_alone(request, block, POLLS) {
+            PerformedAlone::Done(block) => {
+                let found = block.bytes().first_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes));
+                state.spare = Some(block);
+                AtOnce::Done(found)
             }
-            let found = outcome.block.as_ref().and_then(|block| block.bytes().first_chunk());
-            let found = found.map_or(0, |bytes| u64::from_ne_bytes(*bytes));
-            state.spare = outcome.block;
-            return AtOnce::Done(found);
+            PerformedAlone::Refused(block) => {
+                state.spare = Some(block);
+                AtOnce::NotPosted
+            }
+            PerformedAlone::Posted(number) => {
+                if state.initiator.failure().is_some() {
+                    self.has_failed.store(true, Ordering::Release);
+                }
+                let len = request.bytes.len() as u64;
+                self.load.fetch_add(len, Ordering::Relaxed);
+                let is_put = request.operation == OneSidedOperation::Write;
+                AtOnce::UnderWay(DeviceTicket::new(self, path, number, len, is_put))
+            }
         }
-        self.load.fetch_add(len as u64, Ordering::Relaxed);
-        let (channel, path) = (Arc::clone(self), Arc::clone(path));
-        AtOnce::UnderWay(DeviceTicket {
-            channel,
-            path,
-            number,
-            len: len as u64,
-            is_put,
-            is_taken: false,
-            status: WorkCompletionStatus::Success,
-            ended: None,
-        })
     }
 
     /// Waits until all operations that are outstanding now have ended.
@@ -358,15 +342,16 @@ impl ChannelState {
 }
 
 impl DeviceTicket {
-    fn ended(
-        channel: Arc<Channel>,
-        path: Arc<DevicePath>,
-        number: u64,
-        is_put: bool,
-        outcome: OneSidedOutcome,
-    ) -> Self {
-        let (status, ended) = (outcome.status, Some(outcome));
-        Self { channel, path, number, len: 0, is_put, is_taken: true, status, ended }
+    fn new(channel: &Arc<Channel>, path: &Arc<DevicePath>, number: u64, len: u64, is_put: bool) -> Self {
+        Self {
+            channel: Arc::clone(channel),
+            path: Arc::clone(path),
+            number,
+            len,
+            is_put,
+            is_taken: false,
+            status: WorkCompletionStatus::Success,
+        }
     }
 
     /// Waits for the end of the operation. Returns its block, unless the device may still access that,
@@ -376,11 +361,7 @@ impl DeviceTicket {
         time: OperationTime,
         timeout: Duration,
     ) -> Result<(Option<Block>, bool), WindowError> {
-        let waited = match self.ended.take() {
-            Some(outcome) => Waited::Over(outcome),
-            None => self.channel.wait(self.number, time, timeout),
-        };
-        let outcome = match waited {
+        let outcome = match self.channel.wait(self.number, time, timeout) {
             Waited::Over(outcome) => outcome,
             Waited::TimeOver => return Err(time.is_over()),
             Waited::Hung => {

@@ -24,7 +24,7 @@ use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use self::channel::AtOnce;
+use self::channel::{AT_ONCE, AtOnce};
 pub(super) use self::channel::DeviceTicket;
 use self::path::DevicePath;
 use self::serving::Serving;
@@ -39,16 +39,14 @@ use crate::Stream;
 use crate::mux::Request;
 use crate::pool::{Block, Pool};
 use crate::process::Process;
-use crate::transport::rc::one_sided::{OneSidedOperation, OneSidedPorts, OneSidedRequest};
+use crate::transport::rc::one_sided::{OneSidedOperation, OneSidedPorts, OneSidedRequest, ShortRequest};
 
 /// The devices of the owner that a connection may use, one after the other.
 const MOST_PATHS: usize = 16;
 /// Operations of devices between two looks for messages of the peer.
-const OPERATIONS_A_LOOK: u32 = 64;
+const OPERATIONS_A_LOOK: u32 = 256;
 /// The most ranges of one operation. The owner performs others by one message.
 const MOST_RANGES: usize = 32;
-/// Puts of at most so many bytes may be performed by one call.
-const AT_ONCE: usize = 4096;
 /// Shorter pieces go over the first path.
 const SHORT: usize = 64 << 10;
 
@@ -244,16 +242,15 @@ impl Devices {
             _ => return Err(WindowError::AtomicsOfDevice),
         };
         let Some(inner) = self.inner() else { return Err(WindowError::NoPath) };
-        let ranges = [(key.base + offset, size_of::<u64>() as u32)];
         let index = key.devices.iter().position(|device| device.device == key.atomics);
         let index = index.ok_or(WindowError::NoPath)?;
-        match inner.at_once(key, index, operation, &ranges, &[]) {
+        match inner.at_once(key, index, operation, offset, &[]) {
             AtOnce::Done(found) => {
                 inner.look(shared)?;
                 Ok(AtomicOutcome::Found(found))
             }
             AtOnce::UnderWay(ticket) => inner.end_atomic(ticket, time()),
-            AtOnce::NotPosted => inner.atomic(shared, key, index, operation, &ranges, time()),
+            AtOnce::NotPosted => inner.atomic(shared, key, index, operation, offset, time()),
         }
     }
 
@@ -268,8 +265,7 @@ impl Devices {
         let Some(inner) = self.inner().filter(|_| !key.devices.is_empty() && bytes.len() <= AT_ONCE) else {
             return Ok(None);
         };
-        let ranges = [(key.base + offset, bytes.len() as u32)];
-        match inner.at_once(key, 0, OneSidedOperation::Write, &ranges, bytes) {
+        match inner.at_once(key, 0, OneSidedOperation::Write, offset, bytes) {
             AtOnce::Done(_) => {
                 inner.look(shared)?;
                 Ok(Some(None))
@@ -429,12 +425,13 @@ impl DevicesOfSide {
         key: &WindowKey,
         index: usize,
         operation: OneSidedOperation,
-        ranges: &[(u64, u32)],
+        offset: u64,
         bytes: &[u8],
     ) -> AtOnce {
         let Some((path, rkey)) = self.path(key, index) else { return AtOnce::NotPosted };
-        let request = OneSidedRequest { operation, rkey, ranges, window: (key.region, key.generation) };
-        path.with_open(|channel| channel.perform_at_once(path, &self.pool, &request, bytes))
+        let (address, window) = (key.base + offset, (key.region, key.generation));
+        let request = ShortRequest { operation, rkey, address, bytes, window };
+        path.with_open(|channel| channel.perform_at_once(path, &self.pool, request))
             .unwrap_or(AtOnce::NotPosted)
     }
 
@@ -444,13 +441,15 @@ impl DevicesOfSide {
         key: &WindowKey,
         index: usize,
         operation: OneSidedOperation,
-        ranges: &[(u64, u32)],
+        offset: u64,
         time: OperationTime,
     ) -> Result<AtomicOutcome, WindowError> {
         let (path, rkey) = self.path(key, index).ok_or(WindowError::NoPath)?;
         let Some(channel) = path.channel(shared, self, time)? else { return Ok(AtomicOutcome::Refused) };
         let Some(block) = self.pool.take(size_of::<u64>()) else { return Err(WindowError::NoPath) };
-        let request = OneSidedRequest { operation, rkey, ranges, window: (key.region, key.generation) };
+        let ranges = [(key.base + offset, size_of::<u64>() as u32)];
+        let request =
+            OneSidedRequest { operation, rkey, ranges: &ranges, window: (key.region, key.generation) };
         let timeout = self.ports.request_timeout();
         let posted = channel.post(path, &request, 8, block, time, timeout).map_err(|(error, _)| error)?;
         match posted {
