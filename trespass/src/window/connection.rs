@@ -607,9 +607,19 @@ impl Shared {
         pieces: &Pieces<'_>,
         time: OperationTime,
     ) -> Result<Transfer, WindowError> {
-        self.check(key, operation.needs())?;
-        pieces.check(key)?;
+        self.check_range(key, operation, pieces)?;
         Ok(Transfer::new(key, operation, time))
+    }
+
+    /// Whether an operation may be performed with this key.
+    pub(super) fn check_range(
+        &self,
+        key: &WindowKey,
+        operation: Operation,
+        pieces: &Pieces<'_>,
+    ) -> Result<(), WindowError> {
+        self.check(key, operation.needs())?;
+        pieces.check(key)
     }
 
     fn atomic(&self, key: &WindowKey, operation: Operation, offset: u64) -> Result<u64, WindowError> {

@@ -108,6 +108,7 @@ impl WindowTable {
         let RegisteredKeys { atomics, devices } = registered.keys();
         let ends = lifetime.and_then(|lifetime| Instant::now().checked_add(lifetime));
         self.lock().slots[region as usize].window = Some(OfferedWindow { memory, access, ends, registered });
+        let devices = devices.into();
         WindowKey { owner, connection, region, generation, base, len, access, atomics, devices }
     }
 

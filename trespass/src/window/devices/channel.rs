@@ -21,6 +21,8 @@ use crate::window::error::WindowError;
 
 /// The most bytes of a short operation.
 pub(super) const AT_ONCE: usize = 4096;
+/// Operations of devices between two looks for messages of the peer.
+const OPERATIONS_A_LOOK: u32 = 256;
 /// Polls before the clock is read.
 const POLLS: u32 = 32;
 /// How long a thread polls before it sleeps.
@@ -50,12 +52,15 @@ struct ChannelState {
     is_given_up: bool,
     /// A block for the next short operation.
     spare: Option<Block>,
+    /// Operations since the last look for messages of the peer.
+    operations: u32,
 }
 
 /// What a short operation has done by the time that it was posted and polled.
 pub(super) enum AtOnce {
-    /// It was performed. An atomic operation has found this number.
-    Done(u64),
+    /// It was performed. An atomic operation has found this number. Now and then the caller looks for
+    /// messages of the peer.
+    Done { found: u64, looks: bool },
     /// It is outstanding.
     UnderWay(DeviceTicket),
     /// It was not posted.
@@ -92,6 +97,7 @@ impl Channel {
                 has_sleeper: false,
                 is_given_up: false,
                 spare: None,
+                operations: 0,
             }),
             ended: Condvar::new(),
             has_failed: AtomicBool::new(false),
@@ -139,6 +145,31 @@ impl Channel {
         let mut state = self.lock();
         state.poll(self);
         state.initiator.uses(region, generation)
+    }
+
+    /// Posts an operation, if that needs no wait.
+    pub(super) fn post_at_once(
+        self: &Arc<Self>,
+        path: &Arc<DevicePath>,
+        request: &OneSidedRequest<'_>,
+        len: u64,
+        block: Block,
+    ) -> Result<DeviceTicket, Block> {
+        let (region, generation) = request.window;
+        let mut state = self.lock();
+        if !state.revoked.is_empty() && state.revoked.get(&region).is_some_and(|last| generation <= *last) {
+            return Err(block);
+        }
+        match state.initiator.post(request, block) {
+            Ok(number) => {
+                self.load.fetch_add(len, Ordering::Relaxed);
+                let is_put = request.operation == OneSidedOperation::Write;
+                Ok(DeviceTicket::new(self, path, number, len, is_put))
+            }
+            Err(RefusedPost::NoRoom(block) | RefusedPost::Unsuited(block) | RefusedPost::Failed(block)) => {
+                Err(block)
+            }
+        }
     }
 
     /// Posts an operation. The block comes back if the queue pair cannot perform it.
@@ -205,7 +236,7 @@ impl Channel {
             PerformedAlone::Done(block) => {
                 let found = block.bytes().first_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes));
                 state.spare = Some(block);
-                AtOnce::Done(found)
+                AtOnce::Done { found, looks: state.looks() }
             }
             PerformedAlone::Refused(block) => {
                 state.spare = Some(block);
@@ -330,6 +361,16 @@ impl ChannelState {
         any
     }
 
+    /// Counts an operation. Whether it is time to look for messages of the peer.
+    fn looks(&mut self) -> bool {
+        self.operations += 1;
+        if self.operations < OPERATIONS_A_LOOK {
+            return false;
+        }
+        self.operations = 0;
+        true
+    }
+
     /// Takes the end of an operation. If the queue pair has failed, that ends all.
     fn take(&mut self, channel: &Channel, number: u64) -> Option<OneSidedOutcome> {
         let outcome = self.initiator.take(number);
@@ -384,11 +425,29 @@ impl DeviceTicket {
         Ok((outcome.block, is_performed))
     }
 
+    /// Takes the block of an operation that was performed by now. Whether it is time to look for messages
+    /// of the peer.
+    pub(super) fn end_at_once(&mut self) -> Option<(Block, bool)> {
+        let mut state = self.channel.lock();
+        state.poll(&self.channel);
+        let block = state.initiator.take_performed(self.number)?;
+        let looks = state.looks();
+        drop(state);
+        self.is_taken = true;
+        self.channel.load.fetch_sub(self.len, Ordering::Relaxed);
+        Some((block, looks))
+    }
+
     /// Whether the operation has ended, as far as completions were taken.
     pub(in crate::window) fn is_over(&self) -> bool {
         let mut state = self.channel.lock();
         state.poll(&self.channel);
         state.initiator.is_over(self.number)
+    }
+
+    /// Whether it is time to look for messages of the peer.
+    pub(super) fn looks(&self) -> bool {
+        self.channel.lock().looks()
     }
 
     /// Whether the owner's device has refused it, so that it was not performed.

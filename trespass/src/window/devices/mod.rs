@@ -43,8 +43,6 @@ use crate::transport::rc::one_sided::{OneSidedOperation, OneSidedPorts, OneSided
 
 /// The devices of the owner that a connection may use, one after the other.
 const MOST_PATHS: usize = 16;
-/// Operations of devices between two looks for messages of the peer.
-const OPERATIONS_A_LOOK: u32 = 256;
 /// The most ranges of one operation. The owner performs others by one message.
 const MOST_RANGES: usize = 32;
 /// Shorter pieces go over the first path.
@@ -65,7 +63,6 @@ struct DevicesOfSide {
     paths: [OnceLock<Arc<DevicePath>>; MOST_PATHS],
     /// What the peer's devices can do as requesters.
     peer: AtomicU32,
-    operations: AtomicU32,
     /// Revocations of the peer that are not acknowledged yet.
     owed: Mutex<Vec<OwedAnswer>>,
 }
@@ -93,7 +90,6 @@ impl Devices {
             pool: stream.pool().clone(),
             paths: std::array::from_fn(|_| OnceLock::new()),
             peer: AtomicU32::new(0),
-            operations: AtomicU32::new(0),
             owed: Mutex::default(),
         });
         Self { process: Process::current(), inner: ManuallyDrop::new(inner) }
@@ -215,7 +211,7 @@ impl Devices {
         operation: Operation,
         (offset, len): (u64, usize),
         block: Block,
-        time: OperationTime,
+        time: impl Fn() -> OperationTime,
     ) -> Result<Result<DeviceTicket, Block>, (WindowError, Block)> {
         let inner = self.inner().filter(|_| !key.devices.is_empty());
         let (Some(inner), Ok(len)) = (inner, u32::try_from(len)) else { return Ok(Err(block)) };
@@ -224,7 +220,12 @@ impl Devices {
             _ => OneSidedOperation::Read,
         };
         block.lend(inner.pool.domain_id());
-        inner.post_block(shared, key, operation, &[(key.base + offset, len)], block, time)
+        let ranges = [(key.base + offset, len)];
+        let block = match inner.post_at_once(key, operation, &ranges, block) {
+            Ok(ticket) => return Ok(Ok(ticket)),
+            Err(block) => block,
+        };
+        inner.post_block(shared, key, operation, &ranges, block, time())
     }
 
     /// Performs an atomic operation on the window's device.
@@ -245,8 +246,8 @@ impl Devices {
         let index = key.devices.iter().position(|device| device.device == key.atomics);
         let index = index.ok_or(WindowError::NoPath)?;
         match inner.at_once(key, index, operation, offset, &[]) {
-            AtOnce::Done(found) => {
-                inner.look(shared)?;
+            AtOnce::Done { found, looks } => {
+                inner.look(shared, looks);
                 Ok(AtomicOutcome::Found(found))
             }
             AtOnce::UnderWay(ticket) => inner.end_atomic(ticket, time()),
@@ -266,8 +267,8 @@ impl Devices {
             return Ok(None);
         };
         match inner.at_once(key, 0, OneSidedOperation::Write, offset, bytes) {
-            AtOnce::Done(_) => {
-                inner.look(shared)?;
+            AtOnce::Done { looks, .. } => {
+                inner.look(shared, looks);
                 Ok(Some(None))
             }
             AtOnce::UnderWay(ticket) => Ok(Some(Some(ticket))),
@@ -288,6 +289,18 @@ impl Devices {
         Ok(())
     }
 
+    /// Takes the block of an operation that a device has performed by now.
+    pub(super) fn end_at_once(
+        &self,
+        shared: &Shared,
+        ticket: &mut DeviceTicket,
+    ) -> Option<Block> {
+        let inner = self.inner()?;
+        let (block, looks) = ticket.end_at_once()?;
+        inner.look(shared, looks);
+        Some(block)
+    }
+
     /// Waits for an operation. `None` means that the device has failed it, and that the owner's process
     /// may perform it instead. A put may be performed again only after the owner has destroyed the
     /// queue pair that served it.
@@ -300,7 +313,7 @@ impl Devices {
         let Some(inner) = self.inner() else { return Err(WindowError::NoPath) };
         let (outcome, is_performed) = ticket.wait(time, inner.ports.request_timeout())?;
         if is_performed {
-            inner.look(shared)?;
+            inner.look(shared, ticket.looks());
             return Ok(TicketEnd::Done(outcome));
         }
         if ticket.is_put() {
@@ -388,6 +401,29 @@ impl DevicesOfSide {
         }
     }
 
+    /// Posts an operation of one range over the only path, if that is open and has room.
+    fn post_at_once(
+        &self,
+        key: &WindowKey,
+        operation: OneSidedOperation,
+        ranges: &[(u64, u32); 1],
+        block: Block,
+    ) -> Result<DeviceTicket, Block> {
+        let Some((path, rkey)) = self.path(key, 0).filter(|_| key.devices.len() == 1) else {
+            return Err(block);
+        };
+        let request = OneSidedRequest { operation, rkey, ranges, window: (key.region, key.generation) };
+        let mut block = Some(block);
+        let posted = path.with_open(|channel| {
+            block.take().map(|block| channel.post_at_once(path, &request, ranges[0].1.into(), block))
+        });
+        match (posted.flatten(), block) {
+            (Some(posted), _) => posted,
+            (None, Some(block)) => Err(block),
+            (None, None) => unreachable!("a call takes the block and returns it"),
+        }
+    }
+
     fn post_block(
         &self,
         shared: &Shared,
@@ -408,14 +444,14 @@ impl DevicesOfSide {
         channel.post(path, &request, len, block, time, self.ports.request_timeout())
     }
 
-    /// Counts an operation of a device. Now and then performs what the peer has asked for.
+    /// If it is time to look, performs what the peer has asked for.
     #[inline]
-    fn look(&self, shared: &Shared) -> Result<(), WindowError> {
-        if self.operations.fetch_add(1, Ordering::Relaxed) % OPERATIONS_A_LOOK == 0 {
-            shared.serve_what_has_arrived()?;
+    fn look(&self, shared: &Shared, looks: bool) {
+        if looks {
+            // If the connection has failed, the next message tells.
+            let _ = shared.serve_what_has_arrived();
             self.answer_owed();
         }
-        Ok(())
     }
 
     /// Posts a short operation over a path that is open.

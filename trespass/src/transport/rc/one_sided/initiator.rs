@@ -237,6 +237,19 @@ impl Initiator {
         self.core().take(ticket)
     }
 
+    /// Takes the block of an operation that was performed.
+    pub(crate) fn take_performed(&mut self, ticket: u64) -> Option<Block> {
+        let core = self.core();
+        let flight = core.flight_mut(ticket)?;
+        if !flight.is_over || flight.status != WorkCompletionStatus::Success {
+            return None;
+        }
+        let block = flight.block.take()?;
+        flight.is_taken = true;
+        core.forget_taken();
+        Some(block)
+    }
+
     /// Nobody waits for an operation any more.
     pub(crate) fn abandon(&mut self, ticket: u64) {
         let core = self.core();
