@@ -229,13 +229,12 @@ impl Verbs {
         let context = DeviceList::new()?.first()?.open()?;
         let (domain, path) = (context.alloc_pd()?, LocalPath::choose(&context, 1, None)?);
         let cq = context.create_cq_builder().setup_cqe(DEPTH as u32 + 1).build_generic()?;
-        let memory = domain.reg_buffer(Buffer::new(BufferKind::for_device(&context), len)?, Self::access())?;
+        let memory =
+            domain.reg_buffer(Buffer::new(BufferKind::for_device(&context), len)?, Self::access())?;
         let mut builder = domain.create_qp_builder();
         builder.setup_send_cq(&cq).setup_recv_cq(&cq).setup_max_send_wr(DEPTH as u32);
         builder.setup_max_inline_data(64).setup_send_ops_flags(
-            SendOperationFlags::Write
-                | SendOperationFlags::Read
-                | SendOperationFlags::AtomicFetchAndAdd,
+            SendOperationFlags::Write | SendOperationFlags::Read | SendOperationFlags::AtomicFetchAndAdd,
         );
         let qp = builder.build_generic()?;
         let own = Endpoint::new(&qp, &path, std::process::id());

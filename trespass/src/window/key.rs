@@ -253,7 +253,8 @@ mod tests {
 
     #[test]
     fn keys_of_devices_follow() {
-        let devices = Arc::new([DeviceKey { device: 0x0102, rkey: 7 }, DeviceKey { device: u64::MAX, rkey: u32::MAX }]);
+        let devices =
+            Arc::new([DeviceKey { device: 0x0102, rkey: 7 }, DeviceKey { device: u64::MAX, rkey: u32::MAX }]);
         let key = WindowKey { atomics: 0x0102, devices, ..key() };
         let bytes = key.to_bytes();
         assert_eq!(bytes[48..64], [2, 1, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0]);

@@ -372,7 +372,8 @@ pub(super) mod tests {
             Operation::Revoked,
         ] {
             let room = if matches!(operation, Operation::Open { .. }) { END } else { 0 };
-            let mut bytes = WindowRequest { operation, region: 5, generation: 6, ranges: vec![] }.encode(room);
+            let mut bytes =
+                WindowRequest { operation, region: 5, generation: 6, ranges: vec![] }.encode(room);
             bytes.resize(bytes.len() + room, 9);
             let (decoded, end) = WindowRequest::decode(&bytes).unwrap();
             assert_eq!((decoded.operation, decoded.region, decoded.generation), (operation, 5, 6));

@@ -286,12 +286,7 @@ mod tests {
         POOL.get_or_init(|| Pool::new(&PoolConfig::default()).unwrap()).adopt(vec![0; len])
     }
 
-    fn offered_for(
-        table: &WindowTable,
-        len: usize,
-        access: Access,
-        lifetime: Option<Duration>,
-    ) -> WindowKey {
+    fn offered_for(table: &WindowTable, len: usize, access: Access, lifetime: Option<Duration>) -> WindowKey {
         let (place, memory) = (table.take_place().unwrap(), OfferedMemory::new(block(len), len));
         table.offer(place, memory, Registered::default(), access, lifetime, OWN)
     }

@@ -13,8 +13,7 @@ use super::path::DevicePath;
 use crate::pool::{Block, Pool};
 use crate::session::readiness::Until;
 use crate::transport::rc::one_sided::{
-    Initiator, OneSidedOperation, OneSidedOutcome, OneSidedRequest, PerformedAlone, RefusedPost,
-    ShortRequest,
+    Initiator, OneSidedOperation, OneSidedOutcome, OneSidedRequest, PerformedAlone, RefusedPost, ShortRequest,
 };
 use crate::window::connection::OperationTime;
 use crate::window::error::WindowError;
@@ -186,8 +185,7 @@ impl Channel {
         let (mut block, mut begun) = (block, None);
         let mut state = self.lock();
         loop {
-            if !state.revoked.is_empty()
-                && state.revoked.get(&region).is_some_and(|last| generation <= *last)
+            if !state.revoked.is_empty() && state.revoked.get(&region).is_some_and(|last| generation <= *last)
             {
                 return Err((WindowError::Revoked { region, generation }, block));
             }

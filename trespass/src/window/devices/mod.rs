@@ -24,8 +24,8 @@ use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use self::channel::{AT_ONCE, AtOnce};
 pub(super) use self::channel::DeviceTicket;
+use self::channel::{AT_ONCE, AtOnce};
 use self::path::DevicePath;
 use self::serving::Serving;
 pub(super) use self::serving::{Registered, RegisteredKeys};
@@ -290,11 +290,7 @@ impl Devices {
     }
 
     /// Takes the block of an operation that a device has performed by now.
-    pub(super) fn end_at_once(
-        &self,
-        shared: &Shared,
-        ticket: &mut DeviceTicket,
-    ) -> Option<Block> {
+    pub(super) fn end_at_once(&self, shared: &Shared, ticket: &mut DeviceTicket) -> Option<Block> {
         let inner = self.inner()?;
         let (block, looks) = ticket.end_at_once()?;
         inner.look(shared, looks);

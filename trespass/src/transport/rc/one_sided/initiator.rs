@@ -7,9 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use sideway::ibverbs::AccessFlags;
-use sideway::ibverbs::completion::{
-    CompletionChannel, GenericCompletionQueue, Notify, WorkCompletionStatus,
-};
+use sideway::ibverbs::completion::{CompletionChannel, GenericCompletionQueue, Notify, WorkCompletionStatus};
 use sideway::ibverbs::connect::Endpoint as QpEndpoint;
 use sideway::ibverbs::queue_pair::{
     GenericQueuePair, PostSendGuard, QueuePair, SendOperationFlags, WorkRequestFlags,
@@ -454,7 +452,9 @@ impl InitiatorCore {
                 work.setup_write(rkey, address).setup_inline_data(bytes);
             }
             // SAFETY: see above.
-            OneSidedOperation::Write => unsafe { work.setup_write(rkey, address).setup_sge(lkey, local, len) },
+            OneSidedOperation::Write => unsafe {
+                work.setup_write(rkey, address).setup_sge(lkey, local, len)
+            },
             // SAFETY: see above.
             OneSidedOperation::Read => unsafe { work.setup_read(rkey, address).setup_sge(lkey, local, len) },
             OneSidedOperation::FetchAdd { add } => {
