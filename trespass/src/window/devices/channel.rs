@@ -1,6 +1,5 @@
 //! A queue pair with the operations that are outstanding. Several threads wait for theirs.
 
-use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -9,6 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sideway::ibverbs::completion::WorkCompletionStatus;
 
+use super::RevokedKeys;
 use super::path::DevicePath;
 use crate::pool::Block;
 use crate::session::readiness::Until;
@@ -42,7 +42,7 @@ pub(super) struct Channel {
 struct ChannelState {
     initiator: Initiator,
     /// The last generation of each region that the owner has revoked.
-    revoked: HashMap<u32, u32>,
+    revoked: RevokedKeys,
     has_sleeper: bool,
     is_given_up: bool,
 }
@@ -67,7 +67,8 @@ enum Waited {
 }
 
 impl Channel {
-    pub(super) fn new(initiator: Initiator, revoked: HashMap<u32, u32>) -> std::io::Result<Self> {
+    pub(super) fn new(initiator: Initiator) -> std::io::Result<Self> {
+        let revoked = RevokedKeys::default();
         Ok(Self {
             queue_pair: initiator.qp_number(),
             completions: initiator.descriptor().try_clone_to_owned()?,
@@ -261,7 +262,7 @@ impl Channel {
 }
 
 /// Notes that no key of this region, up to this generation, may be used.
-pub(super) fn note_revoked(revoked: &mut HashMap<u32, u32>, region: u32, generation: u32) {
+pub(super) fn note_revoked(revoked: &mut RevokedKeys, region: u32, generation: u32) {
     let last = revoked.entry(region).or_default();
     *last = generation.max(*last);
 }

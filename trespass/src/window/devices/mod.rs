@@ -20,9 +20,10 @@ mod channel;
 mod path;
 mod serving;
 
+use std::collections::HashMap;
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 pub(super) use self::channel::DeviceTicket;
 use self::path::DevicePath;
@@ -65,9 +66,15 @@ struct DevicesOfSide {
     /// What the peer's devices can do as requesters.
     peer: AtomicU32,
     operations: AtomicU32,
+    /// The last generation of each region that the peer has revoked. A queue pair gets a copy when a
+    /// path begins to use it, and changes after that, both under this lock.
+    revoked: Mutex<RevokedKeys>,
     /// Revocations of the peer that are not acknowledged yet.
     owed: Mutex<Vec<OwedAnswer>>,
 }
+
+/// The last revoked generation of each region.
+type RevokedKeys = HashMap<u32, u32>;
 
 struct OwedAnswer {
     request: Request,
@@ -93,6 +100,7 @@ impl Devices {
             paths: std::array::from_fn(|_| OnceLock::new()),
             peer: AtomicU32::new(0),
             operations: AtomicU32::new(0),
+            revoked: Mutex::default(),
             owed: Mutex::default(),
         });
         Self { process: Process::current(), inner: ManuallyDrop::new(inner) }
@@ -162,7 +170,7 @@ impl Devices {
             let _ = request.answer(done());
             return;
         };
-        inner.paths().for_each(|path| path.revoke(region, generation));
+        inner.revoke(region, generation);
         inner.owed().push(OwedAnswer { request, region, generation });
         inner.answer_owed();
     }
@@ -170,7 +178,7 @@ impl Devices {
     /// The owner's process has answered that it has revoked a window.
     pub(super) fn note_revoked(&self, key: &WindowKey) {
         if let Some(inner) = self.inner() {
-            inner.paths().for_each(|path| path.revoke(key.region, key.generation));
+            inner.revoke(key.region, key.generation);
         }
     }
 
@@ -302,8 +310,19 @@ fn done() -> Vec<u8> {
 }
 
 impl DevicesOfSide {
-    fn owed(&self) -> std::sync::MutexGuard<'_, Vec<OwedAnswer>> {
+    fn owed(&self) -> MutexGuard<'_, Vec<OwedAnswer>> {
         self.owed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn revoked(&self) -> MutexGuard<'_, RevokedKeys> {
+        self.revoked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// No queue pair uses the key of a window from now on, also one that is made later.
+    fn revoke(&self, region: u32, generation: u32) {
+        let mut revoked = self.revoked();
+        channel::note_revoked(&mut revoked, region, generation);
+        self.paths().for_each(|path| path.revoke(region, generation));
     }
 
     fn paths(&self) -> impl Iterator<Item = &Arc<DevicePath>> {

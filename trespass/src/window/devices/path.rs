@@ -1,11 +1,10 @@
 //! A path to one device of the owner. Queue pairs come and go on it.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::DevicesOfSide;
-use super::channel::{Channel, is_refusal, note_revoked};
+use super::channel::{Channel, is_refusal};
 use super::serving::PathEnd;
 use crate::transport::rc::one_sided::Initiator;
 use crate::window::connection::{OperationTime, Shared};
@@ -36,8 +35,6 @@ struct PathState {
     opened: Option<Instant>,
     failures: u32,
     not_before: Option<Instant>,
-    /// The last generation of each region that the owner has revoked.
-    revoked: HashMap<u32, u32>,
 }
 
 impl DevicePath {
@@ -61,9 +58,7 @@ impl DevicePath {
 
     /// The owner has revoked a window.
     pub(super) fn revoke(&self, region: u32, generation: u32) {
-        let mut state = self.lock();
-        note_revoked(&mut state.revoked, region, generation);
-        if let Some(channel) = &state.channel {
+        if let Some(channel) = &self.lock().channel {
             channel.revoke(region, generation);
         }
     }
@@ -94,12 +89,13 @@ impl DevicePath {
             return Ok(None);
         }
         let opened = self.open(shared, side, time);
+        let revoked = side.revoked();
         let mut state = self.lock();
         match opened {
             Ok(Some(channel)) => {
                 let channel = Arc::new(channel);
-                // Revocations that have arrived while it was opened.
-                state.revoked.iter().for_each(|(region, last)| channel.revoke(*region, *last));
+                // A key may have been revoked before the first path to this device.
+                revoked.iter().for_each(|(region, last)| channel.revoke(*region, *last));
                 state.opened = Some(Instant::now());
                 state.channel = Some(Arc::clone(&channel));
                 Ok(Some(channel))
@@ -140,7 +136,7 @@ impl DevicePath {
         if let Err(error) = initiator.connect(&side.ports, &peer) {
             return Ok(refused(&error.detail));
         }
-        match Channel::new(initiator, HashMap::new()) {
+        match Channel::new(initiator) {
             Ok(channel) => Ok(Some(channel)),
             Err(error) => Ok(refused(&error.to_string())),
         }
