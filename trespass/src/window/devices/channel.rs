@@ -114,11 +114,12 @@ impl Channel {
         note_revoked(&mut self.lock().revoked, region, generation);
     }
 
-    /// Whether an operation with such a key is outstanding.
+    /// Whether an operation with such a key is outstanding, or the queue pair has failed: a late
+    /// packet of an operation that has ended may then still reach the owner.
     pub(super) fn uses(&self, region: u32, generation: u32) -> bool {
         let mut state = self.lock();
         state.poll(self);
-        state.initiator.uses(region, generation)
+        state.initiator.failure().is_some() || state.initiator.uses(region, generation)
     }
 
     /// Posts an operation. The block comes back if the queue pair cannot perform it.
@@ -271,7 +272,7 @@ impl ChannelState {
     /// Takes completions. Returns whether there was one.
     fn poll(&mut self, channel: &Channel) -> bool {
         let any = self.initiator.poll();
-        if any && self.initiator.failure().is_some() {
+        if self.initiator.failure().is_some() {
             channel.has_failed.store(true, Ordering::Release);
         }
         any
