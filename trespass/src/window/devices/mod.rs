@@ -22,7 +22,7 @@ mod serving;
 
 use std::collections::HashMap;
 use std::mem::ManuallyDrop;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 pub(super) use self::channel::DeviceTicket;
@@ -71,6 +71,8 @@ struct DevicesOfSide {
     revoked: Mutex<RevokedKeys>,
     /// Revocations of the peer that are not acknowledged yet.
     owed: Mutex<Vec<OwedAnswer>>,
+    /// Whether there are any.
+    owes: AtomicBool,
 }
 
 /// The last revoked generation of each region.
@@ -102,6 +104,7 @@ impl Devices {
             operations: AtomicU32::new(0),
             revoked: Mutex::default(),
             owed: Mutex::default(),
+            owes: AtomicBool::new(false),
         });
         Self { process: Process::current(), inner: ManuallyDrop::new(inner) }
     }
@@ -171,7 +174,10 @@ impl Devices {
             return;
         };
         inner.revoke(region, generation);
-        inner.owed().push(OwedAnswer { request, region, generation });
+        let mut owed = inner.owed();
+        owed.push(OwedAnswer { request, region, generation });
+        inner.owes.store(true, Ordering::Release);
+        drop(owed);
         inner.answer_owed();
     }
 
@@ -278,9 +284,10 @@ impl Devices {
         let (outcome, is_performed) = ticket.wait(time, inner.ports.request_timeout())?;
         if is_performed {
             if inner.operations.fetch_add(1, Ordering::Relaxed) % OPERATIONS_A_LOOK == 0 {
-                shared.serve_what_has_arrived()?;
-                inner.answer_owed();
+                // The operation was performed. If the connection has failed, the next call finds that.
+                let _ = shared.serve_what_has_arrived();
             }
+            inner.answer_owed();
             return Ok(TicketEnd::Done(outcome));
         }
         if ticket.is_put() {
@@ -418,6 +425,7 @@ impl DevicesOfSide {
         let posted = channel.post(path, &request, 8, block, time, timeout).map_err(|(error, _)| error)?;
         let Ok(mut ticket) = posted else { return Ok(AtomicOutcome::Refused) };
         let (block, is_performed) = ticket.wait(time, timeout)?;
+        self.answer_owed();
         match block.filter(|_| is_performed) {
             Some(block) => {
                 let found = block.bytes().first_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes));
@@ -430,12 +438,13 @@ impl DevicesOfSide {
 
     /// Acknowledges revocations whose operations have ended.
     fn answer_owed(&self) {
-        let mut owed = self.owed();
-        if owed.is_empty() {
+        if !self.owes.load(Ordering::Acquire) {
             return;
         }
+        let mut owed = self.owed();
         let (still, free): (Vec<_>, Vec<_>) =
             owed.drain(..).partition(|owed| self.paths().any(|path| path.uses(owed.region, owed.generation)));
+        self.owes.store(!still.is_empty(), Ordering::Release);
         *owed = still;
         drop(owed);
         for OwedAnswer { request, .. } in free {

@@ -88,6 +88,8 @@ impl DevicePath {
         if !self.close_failed(shared, time)? {
             return Ok(None);
         }
+        // The owner opens none before.
+        side.answer_owed();
         let opened = self.open(shared, side, time);
         let revoked = side.revoked();
         let mut state = self.lock();
