@@ -13,7 +13,7 @@ use super::key::{Access, WindowKey};
 use super::message::{self, Identity, Operation, Status, WindowRange, WindowRequest};
 use super::memory::OfferedMemory;
 use super::offered::{Protection, Window};
-use super::owner::WindowTable;
+use super::owner::{MOST_WINDOWS, WindowTable};
 use super::pending::{PendingBlock, PendingGet, PendingPut, Transfer};
 use super::pieces::{Piece, Pieces};
 use super::{Notification, WindowConfig};
@@ -798,6 +798,10 @@ impl Shared {
             return Ok(());
         }
         if asked.operation == Operation::Revoked {
+            // This side remembers each region.
+            if asked.region as usize >= MOST_WINDOWS {
+                return Err(WindowError::Protocol { what: "the end of a window that no side can offer" });
+            }
             self.devices.revoked(asked.region, asked.generation, request);
             return Ok(());
         }
