@@ -22,10 +22,11 @@ const MESSAGE_COST: usize = 64;
 
 /// A window that the peer may reach.
 struct OfferedWindow {
+    /// Before the memory, so that a drop ends the registrations first.
+    registered: Registered,
     memory: OfferedMemory,
     access: Access,
     ends: Option<Instant>,
-    registered: Registered,
 }
 
 /// A place that was taken for a window.
