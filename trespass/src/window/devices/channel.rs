@@ -327,9 +327,10 @@ impl DeviceTicket {
         state.initiator.is_over(self.number)
     }
 
-    /// Whether the owner's device has refused it, so that it was not performed.
+    /// Whether the owner's device has refused it, so that it was not performed. A device that fails in
+    /// the midst of an operation may have performed it.
     pub(super) fn was_refused(&self) -> bool {
-        is_refusal(self.status)
+        is_refusal(self.status) && self.status != WorkCompletionStatus::RemoteOperationError
     }
 
     pub(super) fn is_put(&self) -> bool {
