@@ -24,6 +24,8 @@ const POLLS: u32 = 32;
 const SPIN: Duration = Duration::from_micros(50);
 /// The longest sleep. An operation that another thread has found to have failed wakes nobody.
 const NAP: Duration = Duration::from_millis(100);
+/// The sleep between two polls of a completion queue that cannot be armed.
+const UNARMED: Duration = Duration::from_millis(1);
 
 /// A queue pair that was connected to a device of the owner.
 pub(super) struct Channel {
@@ -244,7 +246,11 @@ impl Channel {
         if state.has_sleeper {
             return self.ended.wait_timeout(state, nap).unwrap_or_else(PoisonError::into_inner).0;
         }
-        if !state.initiator.arm() || state.poll(self) {
+        if !state.initiator.arm() {
+            // No event comes, and the other threads need the lock.
+            return self.ended.wait_timeout(state, UNARMED).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        if state.poll(self) {
             return state;
         }
         state.has_sleeper = true;
