@@ -45,6 +45,8 @@ struct ChannelState {
     initiator: Initiator,
     /// The last generation of each region that the owner has revoked.
     revoked: RevokedKeys,
+    /// The oldest operation that is outstanding, and since when a thread knows that.
+    oldest: Option<(u64, Instant)>,
     has_sleeper: bool,
     is_given_up: bool,
 }
@@ -74,7 +76,13 @@ impl Channel {
         Ok(Self {
             queue_pair: initiator.qp_number(),
             completions: initiator.descriptor().try_clone_to_owned()?,
-            state: Mutex::new(ChannelState { initiator, revoked, has_sleeper: false, is_given_up: false }),
+            state: Mutex::new(ChannelState {
+                initiator,
+                revoked,
+                oldest: None,
+                has_sleeper: false,
+                is_given_up: false,
+            }),
             ended: Condvar::new(),
             has_failed: AtomicBool::new(false),
             is_closed: AtomicBool::new(false),
@@ -162,11 +170,10 @@ impl Channel {
             // Others have filled the send queue.
             let begun = *begun.get_or_insert_with(Instant::now);
             if !state.poll(self) {
-                if time.until.is_over() {
-                    return Err((time.is_over(), block));
-                }
-                if begun.elapsed() > timeout {
+                if state.hangs(timeout) {
                     self.give_up(&mut state);
+                } else if time.until.is_over() {
+                    return Err((time.is_over(), block));
                 }
                 state = self.rest(state, begun, time);
             }
@@ -182,11 +189,10 @@ impl Channel {
             if state.initiator.is_over_before(before) {
                 return Ok(());
             }
-            if time.until.is_over() {
-                return Err(time.is_over());
-            }
-            if begun.elapsed() > timeout || state.initiator.failure().is_some() {
+            if state.hangs(timeout) || state.initiator.failure().is_some() {
                 self.give_up(&mut state);
+            } else if time.until.is_over() {
+                return Err(time.is_over());
             }
             state = self.rest(state, begun, time);
         }
@@ -215,11 +221,11 @@ impl Channel {
             if let Some(outcome) = state.take(self, number) {
                 return Waited::Over(outcome);
             }
+            if state.hangs(timeout) {
+                return Waited::Hung;
+            }
             if time.until.is_over() {
                 return Waited::TimeOver;
-            }
-            if begun.elapsed() > timeout {
-                return Waited::Hung;
             }
             state = self.rest(state, begun, time);
         }
@@ -275,6 +281,19 @@ pub(super) fn note_revoked(revoked: &mut RevokedKeys, region: u32, generation: u
 }
 
 impl ChannelState {
+    /// Whether the oldest operation has been outstanding for this time. Calls that have less time each
+    /// find that together.
+    fn hangs(&mut self, timeout: Duration) -> bool {
+        let oldest = self.initiator.oldest();
+        match self.oldest {
+            Some((ticket, since)) if oldest == Some(ticket) => since.elapsed() > timeout,
+            _ => {
+                self.oldest = oldest.map(|ticket| (ticket, Instant::now()));
+                false
+            }
+        }
+    }
+
     /// Takes completions. Returns whether there was one.
     fn poll(&mut self, channel: &Channel) -> bool {
         let any = self.initiator.poll();
