@@ -45,6 +45,8 @@ struct ChannelState {
     initiator: Initiator,
     /// The last generation of each region that the owner has revoked.
     revoked: RevokedKeys,
+    /// A put before this ticket that has failed must not be performed again: a flush has returned.
+    flushed: u64,
     /// The oldest operation that is outstanding, and since when a thread knows that.
     oldest: Option<(u64, Instant)>,
     has_sleeper: bool,
@@ -79,6 +81,7 @@ impl Channel {
             state: Mutex::new(ChannelState {
                 initiator,
                 revoked,
+                flushed: 0,
                 oldest: None,
                 has_sleeper: false,
                 is_given_up: false,
@@ -187,6 +190,7 @@ impl Channel {
         loop {
             state.poll(self);
             if state.initiator.is_over_before(before) {
+                state.flushed = state.flushed.max(before);
                 return Ok(());
             }
             if state.hangs(timeout) || state.initiator.failure().is_some() {
@@ -360,6 +364,11 @@ impl DeviceTicket {
 
     pub(super) fn is_put(&self) -> bool {
         self.is_put
+    }
+
+    /// Whether a flush has returned after the operation had ended.
+    pub(super) fn was_flushed(&self) -> bool {
+        self.number < self.channel.lock().flushed
     }
 
     pub(super) fn path(&self) -> &DevicePath {

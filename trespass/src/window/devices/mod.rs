@@ -258,13 +258,17 @@ impl Devices {
         inner.atomic(shared, key, operation, offset, time)
     }
 
-    /// Waits until all operations of devices that were begun before have ended.
-    pub(super) fn flush(&self, time: OperationTime) -> Result<(), WindowError> {
+    /// Waits until all operations of devices that were begun before have ended. None of them changes
+    /// the owner's memory after that.
+    pub(super) fn flush(&self, shared: &Shared, time: OperationTime) -> Result<(), WindowError> {
         let Some(inner) = self.inner() else { return Ok(()) };
         let timeout = inner.ports.request_timeout();
         for path in inner.paths() {
             for channel in path.channels() {
                 channel.flush(time, timeout)?;
+            }
+            if path.has_failed() {
+                path.confirm_closed(shared, time)?;
             }
         }
         inner.answer_owed();
@@ -293,6 +297,9 @@ impl Devices {
         if ticket.is_put() {
             ticket.path().confirm_closed(shared, time)?;
             inner.answer_owed();
+            if ticket.was_flushed() {
+                return Ok(TicketEnd::Unknown(outcome));
+            }
         }
         Ok(TicketEnd::Failed(outcome))
     }
@@ -302,6 +309,8 @@ impl Devices {
 pub(super) enum TicketEnd {
     Done(Option<Block>),
     Failed(Option<Block>),
+    /// It may have been performed, and must not be performed again.
+    Unknown(Option<Block>),
 }
 
 /// What became of an atomic operation.

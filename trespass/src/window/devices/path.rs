@@ -71,6 +71,13 @@ impl DevicePath {
             || state.channel.as_ref().is_some_and(|channel| channel.uses(region, generation))
     }
 
+    /// Whether a queue pair has failed that the owner may still serve.
+    pub(super) fn has_failed(&self) -> bool {
+        let mut state = self.lock();
+        state.sort();
+        !state.failed.is_empty()
+    }
+
     /// The queue pair, which is made if there is none. `None` while that fails.
     pub(super) fn channel(
         &self,
