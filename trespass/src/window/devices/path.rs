@@ -1,6 +1,6 @@
 //! A path to one device of the owner. Queue pairs come and go on it.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use super::DevicesOfSide;
@@ -16,6 +16,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const MOST_DOUBLED: u32 = 10;
 /// A queue pair that has worked as long ends the count of failures.
 const PROVEN: Duration = Duration::from_secs(10);
+/// How long a thread serves the peer while another one opens the path, before it looks again.
+const TURN: Duration = Duration::from_millis(1);
 
 pub(super) struct DevicePath {
     /// The owner's number of its device.
@@ -88,7 +90,7 @@ impl DevicePath {
         if let Some(usable) = self.lock().usable() {
             return Ok(usable);
         }
-        let _opening = self.opening.lock().unwrap_or_else(PoisonError::into_inner);
+        let _opening = self.enter(shared, time)?;
         if let Some(usable) = self.lock().usable() {
             return Ok(usable);
         }
@@ -116,6 +118,18 @@ impl DevicePath {
             Err(error) => {
                 state.pause();
                 Err(error)
+            }
+        }
+    }
+
+    /// Waits while another thread exchanges messages with the owner, which may take that one's time.
+    fn enter(&self, shared: &Shared, time: OperationTime) -> Result<MutexGuard<'_, ()>, WindowError> {
+        loop {
+            match self.opening.try_lock() {
+                Ok(opening) => return Ok(opening),
+                Err(TryLockError::Poisoned(opening)) => return Ok(opening.into_inner()),
+                Err(TryLockError::WouldBlock) if time.until.is_over() => return Err(time.is_over()),
+                Err(TryLockError::WouldBlock) => shared.serve_within(OperationTime::after(Some(TURN)))?,
             }
         }
     }
@@ -154,7 +168,7 @@ impl DevicePath {
     /// Has the owner destroy the queue pairs that served failed ones, so that no late packet of theirs
     /// changes its memory.
     pub(super) fn confirm_closed(&self, shared: &Shared, time: OperationTime) -> Result<(), WindowError> {
-        let _opening = self.opening.lock().unwrap_or_else(PoisonError::into_inner);
+        let _opening = self.enter(shared, time)?;
         if self.close_failed(shared, time)? { Ok(()) } else { Err(WindowError::OutcomeUnknown) }
     }
 
