@@ -1,5 +1,6 @@
 //! A queue pair with the operations that are outstanding. Several threads wait for theirs.
 
+use std::mem;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -11,6 +12,7 @@ use sideway::ibverbs::completion::WorkCompletionStatus;
 use super::RevokedKeys;
 use super::path::DevicePath;
 use crate::pool::Block;
+use crate::process::Process;
 use crate::session::readiness::Until;
 use crate::transport::rc::one_sided::{
     Initiator, OneSidedOperation, OneSidedOutcome, OneSidedRequest, RefusedPost,
@@ -29,6 +31,8 @@ const UNARMED: Duration = Duration::from_millis(1);
 
 /// A queue pair that was connected to a device of the owner.
 pub(super) struct Channel {
+    /// A forked child leaves the queue pair to its parent.
+    process: Process,
     pub(super) queue_pair: u32,
     state: Mutex<ChannelState>,
     ended: Condvar,
@@ -76,6 +80,7 @@ impl Channel {
     pub(super) fn new(initiator: Initiator) -> std::io::Result<Self> {
         let revoked = RevokedKeys::default();
         Ok(Self {
+            process: Process::current(),
             queue_pair: initiator.qp_number(),
             completions: initiator.descriptor().try_clone_to_owned()?,
             state: Mutex::new(ChannelState {
@@ -205,7 +210,7 @@ impl Channel {
     /// Ends all operations of a queue pair that has failed.
     fn give_up(&self, state: &mut ChannelState) {
         self.has_failed.store(true, Ordering::Release);
-        if !std::mem::replace(&mut state.is_given_up, true) {
+        if !mem::replace(&mut state.is_given_up, true) {
             state.initiator.give_up();
             self.ended.notify_all();
         }
@@ -351,6 +356,9 @@ impl DeviceTicket {
 
     /// Whether the operation has ended, as far as completions were taken.
     pub(in crate::window) fn is_over(&self) -> bool {
+        if !self.channel.process.is_current() {
+            return false;
+        }
         let mut state = self.channel.lock();
         state.poll(&self.channel);
         state.initiator.is_over(self.number)
@@ -388,6 +396,11 @@ pub(super) fn is_refusal(status: WorkCompletionStatus) -> bool {
 
 impl Drop for DeviceTicket {
     fn drop(&mut self) {
+        if !self.channel.process.is_current() {
+            // The last reference would destroy the queue pair.
+            mem::forget((Arc::clone(&self.channel), Arc::clone(&self.path)));
+            return;
+        }
         if !self.is_taken {
             self.channel.load.fetch_sub(self.len, Ordering::Relaxed);
             self.channel.lock().initiator.abandon(self.number);
