@@ -13,7 +13,7 @@ use super::key::{Access, WindowKey};
 use super::memory::OfferedMemory;
 use super::message::{self, Identity, Operation, Status, WindowRange, WindowRequest};
 use super::offered::{Protection, Window};
-use super::owner::WindowTable;
+use super::owner::{MOST_WINDOWS, WindowTable};
 use super::pending::{PendingBlock, PendingGet, PendingPut, Transfer};
 use super::pieces::{Piece, Pieces};
 use super::{Notification, WindowConfig};
@@ -400,14 +400,17 @@ impl Windows {
     }
 
     /// Waits until the owner has performed, or refused, each operation of this side that was begun
-    /// before, by any thread. Those that were given up count, too.
+    /// before, by any thread. Those that were given up count, too. A put that a device has failed by
+    /// then ends with [`OutcomeUnknown`](WindowError::OutcomeUnknown).
     ///
     /// # Errors
     ///
     /// The connection has failed, or [`TimedOut`](WindowError::TimedOut).
     pub fn flush(&self) -> Result<(), WindowError> {
-        let (time, before) = (self.0.time(), self.0.mux.next_number());
-        self.0.devices.flush(time)?;
+        let time = self.0.time();
+        self.0.devices.flush(&self.0, time)?;
+        // The owner's process performs operations again that a device has failed.
+        let before = self.0.mux.next_number();
         self.0.serve_until(time, &mut |serving| self.0.mux.flush_or_serve(before, serving))
     }
 
@@ -828,6 +831,10 @@ impl Shared {
             return Ok(());
         }
         if asked.operation == Operation::Revoked {
+            // This side remembers each region.
+            if asked.region as usize >= MOST_WINDOWS {
+                return Err(WindowError::Protocol { what: "the end of a window that no side can offer" });
+            }
             self.devices.revoked(asked.region, asked.generation, request);
             return Ok(());
         }

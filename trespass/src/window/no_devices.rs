@@ -32,6 +32,7 @@ pub(super) enum Begun {
 pub(super) enum TicketEnd {
     Done(Option<Block>),
     Failed(Option<Block>),
+    Unknown(Option<Block>),
 }
 
 pub(super) enum AtomicOutcome {
@@ -134,7 +135,7 @@ impl Devices {
         Ok(None)
     }
 
-    pub(super) fn flush(&self, _: OperationTime) -> Result<(), WindowError> {
+    pub(super) fn flush(&self, _: &Shared, _: OperationTime) -> Result<(), WindowError> {
         Ok(())
     }
 

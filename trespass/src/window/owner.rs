@@ -12,7 +12,7 @@ use super::memory::OfferedMemory;
 use super::message::{Identity, Operation, Status, WindowRange, WindowRequest};
 
 /// The most windows at a time.
-const MOST_WINDOWS: usize = 1 << 16;
+pub(super) const MOST_WINDOWS: usize = 1 << 16;
 /// The most notifications that wait for the program.
 pub(super) const MOST_NOTIFICATIONS: usize = 4096;
 /// The bytes of messages that wait for the program. Each message counts some more.
@@ -22,10 +22,11 @@ const MESSAGE_COST: usize = 64;
 
 /// A window that the peer may reach.
 struct OfferedWindow {
+    /// Before the memory, so that a drop ends the registrations first.
+    registered: Registered,
     memory: OfferedMemory,
     access: Access,
     ends: Option<Instant>,
-    registered: Registered,
 }
 
 /// A place that was taken for a window.

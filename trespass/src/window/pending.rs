@@ -110,6 +110,7 @@ impl Transfer {
                         return Ok(Some(AnsweredPiece { piece, answer: PieceBytes::Block(block) }));
                     }
                     TicketEnd::Failed(block) => block,
+                    TicketEnd::Unknown(_) => return Err(WindowError::OutcomeUnknown),
                 };
                 let again = match (self.operation, &block) {
                     (Operation::Put, None) => return Err(WindowError::OutcomeUnknown),
@@ -338,6 +339,7 @@ impl PendingBlock {
                 match shared.devices.end_ticket(shared, &mut ticket, shared.time()) {
                     Ok(TicketEnd::Done(Some(block))) => return Ok(block),
                     Ok(TicketEnd::Failed(Some(block))) => block,
+                    Ok(TicketEnd::Unknown(block)) => return Err((WindowError::OutcomeUnknown, block)),
                     Ok(_) => return Err((WindowError::OutcomeUnknown, None)),
                     Err(error) => return Err((error, None)),
                 }

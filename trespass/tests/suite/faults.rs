@@ -12,6 +12,7 @@
 
 mod processes;
 mod resets;
+mod windows;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -62,6 +63,7 @@ pub(crate) fn run(part: &'static str) -> ExitCode {
     let mut suite = Suite::<Fixture>::default().of_part(part);
     processes::add(&mut suite);
     resets::add(&mut suite);
+    windows::add(&mut suite);
     // The last case leaves queue pairs with a failed device.
     cases!(suite: recovered_faults_are_not_visible, all_at_once, unrecoverable_faults_end_the_connection,
         a_port_that_goes_down_is_waited_for, silence_is_noticed, idle_programs_are_not_taken_for_dead, calls_that_fail_leave_no_connection_or_one_over_tcp, a_poor_device_is_used_or_not,

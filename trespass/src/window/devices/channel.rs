@@ -1,6 +1,6 @@
 //! A queue pair with the operations that are outstanding. Several threads wait for theirs.
 
-use std::collections::HashMap;
+use std::mem;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -9,8 +9,10 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sideway::ibverbs::completion::WorkCompletionStatus;
 
+use super::RevokedKeys;
 use super::path::DevicePath;
 use crate::pool::{Block, Pool};
+use crate::process::Process;
 use crate::session::readiness::Until;
 use crate::transport::rc::one_sided::{
     Initiator, OneSidedOperation, OneSidedOutcome, OneSidedRequest, PerformedAlone, RefusedPost, ShortRequest,
@@ -28,9 +30,13 @@ const POLLS: u32 = 32;
 const SPIN: Duration = Duration::from_micros(50);
 /// The longest sleep. An operation that another thread has found to have failed wakes nobody.
 const NAP: Duration = Duration::from_millis(100);
+/// The sleep between two polls of a completion queue that cannot be armed.
+const UNARMED: Duration = Duration::from_millis(1);
 
 /// A queue pair that was connected to a device of the owner.
 pub(super) struct Channel {
+    /// A forked child leaves the queue pair to its parent.
+    process: Process,
     pub(super) queue_pair: u32,
     state: Mutex<ChannelState>,
     ended: Condvar,
@@ -46,7 +52,11 @@ pub(super) struct Channel {
 struct ChannelState {
     initiator: Initiator,
     /// The last generation of each region that the owner has revoked.
-    revoked: HashMap<u32, u32>,
+    revoked: RevokedKeys,
+    /// A put before this ticket that has failed must not be performed again: a flush has returned.
+    flushed: u64,
+    /// The oldest operation that is outstanding, and since when a thread knows that.
+    oldest: Option<(u64, Instant)>,
     has_sleeper: bool,
     is_given_up: bool,
     /// A block for the next short operation.
@@ -86,13 +96,17 @@ enum Waited {
 }
 
 impl Channel {
-    pub(super) fn new(initiator: Initiator, revoked: HashMap<u32, u32>) -> std::io::Result<Self> {
+    pub(super) fn new(initiator: Initiator) -> std::io::Result<Self> {
+        let revoked = RevokedKeys::default();
         Ok(Self {
+            process: Process::current(),
             queue_pair: initiator.qp_number(),
             completions: initiator.descriptor().try_clone_to_owned()?,
             state: Mutex::new(ChannelState {
                 initiator,
                 revoked,
+                flushed: 0,
+                oldest: None,
                 has_sleeper: false,
                 is_given_up: false,
                 spare: None,
@@ -139,11 +153,12 @@ impl Channel {
         note_revoked(&mut self.lock().revoked, region, generation);
     }
 
-    /// Whether an operation with such a key is outstanding.
+    /// Whether an operation with such a key is outstanding, or the queue pair has failed: a late
+    /// packet of an operation that has ended may then still reach the owner.
     pub(super) fn uses(&self, region: u32, generation: u32) -> bool {
         let mut state = self.lock();
         state.poll(self);
-        state.initiator.uses(region, generation)
+        state.initiator.failure().is_some() || state.initiator.uses(region, generation)
     }
 
     /// Posts an operation, if that needs no wait.
@@ -205,11 +220,10 @@ impl Channel {
             // Others have filled the send queue.
             let begun = *begun.get_or_insert_with(Instant::now);
             if !state.poll(self) {
-                if time.until.is_over() {
-                    return Err((time.is_over(), block));
-                }
-                if begun.elapsed() > timeout {
+                if state.hangs(timeout) {
                     self.give_up(&mut state);
+                } else if time.until.is_over() {
+                    return Err((time.is_over(), block));
                 }
                 state = self.rest(state, begun, time);
             }
@@ -259,13 +273,13 @@ impl Channel {
         loop {
             state.poll(self);
             if state.initiator.is_over_before(before) {
+                state.flushed = state.flushed.max(before);
                 return Ok(());
             }
-            if time.until.is_over() {
-                return Err(time.is_over());
-            }
-            if begun.elapsed() > timeout || state.initiator.failure().is_some() {
+            if state.hangs(timeout) || state.initiator.failure().is_some() {
                 self.give_up(&mut state);
+            } else if time.until.is_over() {
+                return Err(time.is_over());
             }
             state = self.rest(state, begun, time);
         }
@@ -274,7 +288,7 @@ impl Channel {
     /// Ends all operations of a queue pair that has failed.
     fn give_up(&self, state: &mut ChannelState) {
         self.has_failed.store(true, Ordering::Release);
-        if !std::mem::replace(&mut state.is_given_up, true) {
+        if !mem::replace(&mut state.is_given_up, true) {
             state.initiator.give_up();
             self.ended.notify_all();
         }
@@ -294,11 +308,11 @@ impl Channel {
             if let Some(outcome) = state.take(self, number) {
                 return Waited::Over(outcome);
             }
+            if state.hangs(timeout) {
+                return Waited::Hung;
+            }
             if time.until.is_over() {
                 return Waited::TimeOver;
-            }
-            if begun.elapsed() > timeout {
-                return Waited::Hung;
             }
             state = self.rest(state, begun, time);
         }
@@ -325,7 +339,11 @@ impl Channel {
         if state.has_sleeper {
             return self.ended.wait_timeout(state, nap).unwrap_or_else(PoisonError::into_inner).0;
         }
-        if !state.initiator.arm() || state.poll(self) {
+        if !state.initiator.arm() {
+            // No event comes, and the other threads need the lock.
+            return self.ended.wait_timeout(state, UNARMED).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        if state.poll(self) {
             return state;
         }
         state.has_sleeper = true;
@@ -344,16 +362,29 @@ impl Channel {
 }
 
 /// Notes that no key of this region, up to this generation, may be used.
-pub(super) fn note_revoked(revoked: &mut HashMap<u32, u32>, region: u32, generation: u32) {
+pub(super) fn note_revoked(revoked: &mut RevokedKeys, region: u32, generation: u32) {
     let last = revoked.entry(region).or_default();
     *last = generation.max(*last);
 }
 
 impl ChannelState {
+    /// Whether the oldest operation has been outstanding for this time. Calls that have less time each
+    /// find that together.
+    fn hangs(&mut self, timeout: Duration) -> bool {
+        let oldest = self.initiator.oldest();
+        match self.oldest {
+            Some((ticket, since)) if oldest == Some(ticket) => since.elapsed() > timeout,
+            _ => {
+                self.oldest = oldest.map(|ticket| (ticket, Instant::now()));
+                false
+            }
+        }
+    }
+
     /// Takes completions. Returns whether there was one.
     fn poll(&mut self, channel: &Channel) -> bool {
         let any = self.initiator.poll();
-        if any && self.initiator.failure().is_some() {
+        if self.initiator.failure().is_some() {
             channel.has_failed.store(true, Ordering::Release);
         }
         any
@@ -438,6 +469,9 @@ impl DeviceTicket {
 
     /// Whether the operation has ended, as far as completions were taken.
     pub(in crate::window) fn is_over(&self) -> bool {
+        if !self.channel.process.is_current() {
+            return false;
+        }
         let mut state = self.channel.lock();
         state.poll(&self.channel);
         state.initiator.is_over(self.number)
@@ -448,13 +482,19 @@ impl DeviceTicket {
         self.channel.lock().looks()
     }
 
-    /// Whether the owner's device has refused it, so that it was not performed.
+    /// Whether the owner's device has refused it, so that it was not performed. A device that fails in
+    /// the midst of an operation may have performed it.
     pub(super) fn was_refused(&self) -> bool {
-        is_refusal(self.status)
+        is_refusal(self.status) && self.status != WorkCompletionStatus::RemoteOperationError
     }
 
     pub(super) fn is_put(&self) -> bool {
         self.is_put
+    }
+
+    /// Whether a flush has returned after the operation had ended.
+    pub(super) fn was_flushed(&self) -> bool {
+        self.number < self.channel.lock().flushed
     }
 
     pub(super) fn path(&self) -> &DevicePath {
@@ -474,6 +514,11 @@ pub(super) fn is_refusal(status: WorkCompletionStatus) -> bool {
 
 impl Drop for DeviceTicket {
     fn drop(&mut self) {
+        if !self.channel.process.is_current() {
+            // The last reference would destroy the queue pair.
+            mem::forget((Arc::clone(&self.channel), Arc::clone(&self.path)));
+            return;
+        }
         if !self.is_taken {
             self.channel.load.fetch_sub(self.len, Ordering::Relaxed);
             self.channel.lock().initiator.abandon(self.number);

@@ -20,9 +20,10 @@ mod channel;
 mod path;
 mod serving;
 
+use std::collections::HashMap;
 use std::mem::ManuallyDrop;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 pub(super) use self::channel::DeviceTicket;
 use self::channel::{AT_ONCE, AtOnce};
@@ -63,9 +64,17 @@ struct DevicesOfSide {
     paths: [OnceLock<Arc<DevicePath>>; MOST_PATHS],
     /// What the peer's devices can do as requesters.
     peer: AtomicU32,
+    /// The last generation of each region that the peer has revoked. A queue pair gets a copy when a
+    /// path begins to use it, and changes after that, both under this lock.
+    revoked: Mutex<RevokedKeys>,
     /// Revocations of the peer that are not acknowledged yet.
     owed: Mutex<Vec<OwedAnswer>>,
+    /// Whether there are any.
+    owes: AtomicBool,
 }
+
+/// The last revoked generation of each region.
+type RevokedKeys = HashMap<u32, u32>;
 
 struct OwedAnswer {
     request: Request,
@@ -90,7 +99,9 @@ impl Devices {
             pool: stream.pool().clone(),
             paths: std::array::from_fn(|_| OnceLock::new()),
             peer: AtomicU32::new(0),
+            revoked: Mutex::default(),
             owed: Mutex::default(),
+            owes: AtomicBool::new(false),
         });
         Self { process: Process::current(), inner: ManuallyDrop::new(inner) }
     }
@@ -159,15 +170,18 @@ impl Devices {
             let _ = request.answer(done());
             return;
         };
-        inner.paths().for_each(|path| path.revoke(region, generation));
-        inner.owed().push(OwedAnswer { request, region, generation });
+        inner.revoke(region, generation);
+        let mut owed = inner.owed();
+        owed.push(OwedAnswer { request, region, generation });
+        inner.owes.store(true, Ordering::Release);
+        drop(owed);
         inner.answer_owed();
     }
 
     /// The owner's process has answered that it has revoked a window.
     pub(super) fn note_revoked(&self, key: &WindowKey) {
         if let Some(inner) = self.inner() {
-            inner.paths().for_each(|path| path.revoke(key.region, key.generation));
+            inner.revoke(key.region, key.generation);
         }
     }
 
@@ -276,13 +290,17 @@ impl Devices {
         }
     }
 
-    /// Waits until all operations of devices that were begun before have ended.
-    pub(super) fn flush(&self, time: OperationTime) -> Result<(), WindowError> {
+    /// Waits until all operations of devices that were begun before have ended. None of them changes
+    /// the owner's memory after that.
+    pub(super) fn flush(&self, shared: &Shared, time: OperationTime) -> Result<(), WindowError> {
         let Some(inner) = self.inner() else { return Ok(()) };
         let timeout = inner.ports.request_timeout();
         for path in inner.paths() {
             for channel in path.channels() {
                 channel.flush(time, timeout)?;
+            }
+            if path.has_failed() {
+                path.confirm_closed(shared, time)?;
             }
         }
         inner.answer_owed();
@@ -315,6 +333,9 @@ impl Devices {
         if ticket.is_put() {
             ticket.path().confirm_closed(shared, time)?;
             inner.answer_owed();
+            if ticket.was_flushed() {
+                return Ok(TicketEnd::Unknown(outcome));
+            }
         }
         Ok(TicketEnd::Failed(outcome))
     }
@@ -324,6 +345,8 @@ impl Devices {
 pub(super) enum TicketEnd {
     Done(Option<Block>),
     Failed(Option<Block>),
+    /// It may have been performed, and must not be performed again.
+    Unknown(Option<Block>),
 }
 
 /// What became of an atomic operation.
@@ -339,8 +362,19 @@ fn done() -> Vec<u8> {
 }
 
 impl DevicesOfSide {
-    fn owed(&self) -> std::sync::MutexGuard<'_, Vec<OwedAnswer>> {
+    fn owed(&self) -> MutexGuard<'_, Vec<OwedAnswer>> {
         self.owed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn revoked(&self) -> MutexGuard<'_, RevokedKeys> {
+        self.revoked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// No queue pair uses the key of a window from now on, also one that is made later.
+    fn revoke(&self, region: u32, generation: u32) {
+        let mut revoked = self.revoked();
+        channel::note_revoked(&mut revoked, region, generation);
+        self.paths().for_each(|path| path.revoke(region, generation));
     }
 
     fn paths(&self) -> impl Iterator<Item = &Arc<DevicePath>> {
@@ -446,8 +480,8 @@ impl DevicesOfSide {
         if looks {
             // If the connection has failed, the next message tells.
             let _ = shared.serve_what_has_arrived();
-            self.answer_owed();
         }
+        self.answer_owed();
     }
 
     /// Posts a short operation over a path that is open.
@@ -493,6 +527,7 @@ impl DevicesOfSide {
     fn end_atomic(&self, ticket: DeviceTicket, time: OperationTime) -> Result<AtomicOutcome, WindowError> {
         let mut ticket = ticket;
         let (block, is_performed) = ticket.wait(time, self.ports.request_timeout())?;
+        self.answer_owed();
         match block.filter(|_| is_performed) {
             Some(block) => {
                 let found = block.bytes().first_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes));
@@ -505,12 +540,13 @@ impl DevicesOfSide {
 
     /// Acknowledges revocations whose operations have ended.
     fn answer_owed(&self) {
-        let mut owed = self.owed();
-        if owed.is_empty() {
+        if !self.owes.load(Ordering::Acquire) {
             return;
         }
+        let mut owed = self.owed();
         let (still, free): (Vec<_>, Vec<_>) =
             owed.drain(..).partition(|owed| self.paths().any(|path| path.uses(owed.region, owed.generation)));
+        self.owes.store(!still.is_empty(), Ordering::Release);
         *owed = still;
         drop(owed);
         for OwedAnswer { request, .. } in free {

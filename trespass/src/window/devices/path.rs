@@ -1,11 +1,10 @@
 //! A path to one device of the owner. Queue pairs come and go on it.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use super::DevicesOfSide;
-use super::channel::{Channel, is_refusal, note_revoked};
+use super::channel::{Channel, is_refusal};
 use super::serving::PathEnd;
 use crate::transport::rc::one_sided::Initiator;
 use crate::window::connection::{OperationTime, Shared};
@@ -17,6 +16,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const MOST_DOUBLED: u32 = 10;
 /// A queue pair that has worked as long ends the count of failures.
 const PROVEN: Duration = Duration::from_secs(10);
+/// How long a thread serves the peer while another one opens the path, before it looks again.
+const TURN: Duration = Duration::from_millis(1);
 
 pub(super) struct DevicePath {
     /// The owner's number of its device.
@@ -36,8 +37,6 @@ struct PathState {
     opened: Option<Instant>,
     failures: u32,
     not_before: Option<Instant>,
-    /// The last generation of each region that the owner has revoked.
-    revoked: HashMap<u32, u32>,
 }
 
 impl DevicePath {
@@ -61,9 +60,7 @@ impl DevicePath {
 
     /// The owner has revoked a window.
     pub(super) fn revoke(&self, region: u32, generation: u32) {
-        let mut state = self.lock();
-        note_revoked(&mut state.revoked, region, generation);
-        if let Some(channel) = &state.channel {
+        if let Some(channel) = &self.lock().channel {
             channel.revoke(region, generation);
         }
     }
@@ -83,6 +80,13 @@ impl DevicePath {
         state.channel.as_ref().filter(|channel| !channel.has_failed()).map(call)
     }
 
+    /// Whether a queue pair has failed that the owner may still serve.
+    pub(super) fn has_failed(&self) -> bool {
+        let mut state = self.lock();
+        state.sort();
+        !state.failed.is_empty()
+    }
+
     /// The queue pair, which is made if there is none. `None` while that fails.
     pub(super) fn channel(
         &self,
@@ -93,20 +97,23 @@ impl DevicePath {
         if let Some(usable) = self.lock().usable() {
             return Ok(usable);
         }
-        let _opening = self.opening.lock().unwrap_or_else(PoisonError::into_inner);
+        let _opening = self.enter(shared, time)?;
         if let Some(usable) = self.lock().usable() {
             return Ok(usable);
         }
         if !self.close_failed(shared, time)? {
             return Ok(None);
         }
+        // The owner opens none before.
+        side.answer_owed();
         let opened = self.open(shared, side, time);
+        let revoked = side.revoked();
         let mut state = self.lock();
         match opened {
             Ok(Some(channel)) => {
                 let channel = Arc::new(channel);
-                // Revocations that have arrived while it was opened.
-                state.revoked.iter().for_each(|(region, last)| channel.revoke(*region, *last));
+                // A key may have been revoked before the first path to this device.
+                revoked.iter().for_each(|(region, last)| channel.revoke(*region, *last));
                 state.opened = Some(Instant::now());
                 state.channel = Some(Arc::clone(&channel));
                 Ok(Some(channel))
@@ -118,6 +125,18 @@ impl DevicePath {
             Err(error) => {
                 state.pause();
                 Err(error)
+            }
+        }
+    }
+
+    /// Waits while another thread exchanges messages with the owner, which may take that one's time.
+    fn enter(&self, shared: &Shared, time: OperationTime) -> Result<MutexGuard<'_, ()>, WindowError> {
+        loop {
+            match self.opening.try_lock() {
+                Ok(opening) => return Ok(opening),
+                Err(TryLockError::Poisoned(opening)) => return Ok(opening.into_inner()),
+                Err(TryLockError::WouldBlock) if time.until.is_over() => return Err(time.is_over()),
+                Err(TryLockError::WouldBlock) => shared.serve_within(OperationTime::after(Some(TURN)))?,
             }
         }
     }
@@ -147,7 +166,7 @@ impl DevicePath {
         if let Err(error) = initiator.connect(&side.ports, &peer) {
             return Ok(refused(&error.detail));
         }
-        match Channel::new(initiator, HashMap::new()) {
+        match Channel::new(initiator) {
             Ok(channel) => Ok(Some(channel)),
             Err(error) => Ok(refused(&error.to_string())),
         }
@@ -156,7 +175,7 @@ impl DevicePath {
     /// Has the owner destroy the queue pairs that served failed ones, so that no late packet of theirs
     /// changes its memory.
     pub(super) fn confirm_closed(&self, shared: &Shared, time: OperationTime) -> Result<(), WindowError> {
-        let _opening = self.opening.lock().unwrap_or_else(PoisonError::into_inner);
+        let _opening = self.enter(shared, time)?;
         if self.close_failed(shared, time)? { Ok(()) } else { Err(WindowError::OutcomeUnknown) }
     }
 

@@ -265,6 +265,13 @@ impl Initiator {
         self.core.as_ref().expect(OPEN).next_ticket()
     }
 
+    /// The ticket of the first operation that is outstanding.
+    pub(crate) fn oldest(&self) -> Option<u64> {
+        let core = self.core.as_ref().expect(OPEN);
+        let at = core.flights.iter().position(|flight| !flight.is_over)?;
+        Some(core.first + at as u64)
+    }
+
     /// Whether all operations before this ticket are over.
     pub(crate) fn is_over_before(&self, ticket: u64) -> bool {
         let core = self.core.as_ref().expect(OPEN);

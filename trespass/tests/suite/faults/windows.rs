@@ -1,0 +1,624 @@
+//! One-sided operations on windows while the device fails them, or refuses what they need.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rand_chacha::rand_core::Rng;
+use sideway::soft::{self, faults};
+use test_harness::{Outcome, Suite, cases, fill};
+use trespass::Builder;
+use trespass::mux::{Mux, MuxConfig};
+use trespass::window::{Access, Protection, Window, WindowConfig, WindowError, WindowKey, Windows};
+
+use super::{all_have_acted, builder, nothing_is_left, nothing_is_open, rules, streams};
+use crate::fixture::{Fixture, LONG, below, random};
+
+pub(super) fn add(suite: &mut Suite<Fixture>) {
+    cases!(suite: a_key_that_was_revoked_before_the_first_path_is_not_used,
+        repaired_faults_change_no_operation, failed_operations_are_performed_once_and_in_order,
+        atomics_lose_no_count_or_are_unknown, an_atomic_that_may_have_been_performed_is_not_repeated,
+        a_put_that_hangs_silently_is_unknown, calls_that_are_shorter_than_a_hang_end_it,
+        a_flush_ends_puts_that_have_failed, gets_go_back_to_the_device_after_a_revocation,
+        a_revocation_is_acknowledged_after_the_queue_pair_that_failed,
+        what_the_device_refuses_the_process_does, memory_comes_back_when_the_device_lets_go,
+        a_queue_pair_that_cannot_be_stopped_leaves_its_puts_unknown,
+        a_queue_that_cannot_be_armed_serves_all_threads, memory_comes_back_while_the_port_is_down,
+        an_owner_that_revokes_what_no_side_offers_is_left);
+}
+
+fn config() -> WindowConfig {
+    WindowConfig::new().operation_timeout(Some(LONG))
+}
+
+/// A builder without probes, because they are WRITEs, too. A request that hangs is given up soon.
+fn quiet(fixture: &Fixture) -> Builder {
+    builder(fixture).keepalive(None).ack_timeout(14).rail_timeout(Duration::from_millis(300))
+}
+
+/// A client, and the owner of the windows.
+fn pair(fixture: &Fixture, builder: &Builder, config: &WindowConfig) -> (Windows, Windows) {
+    let [client, owner] = streams(fixture, builder);
+    thread::scope(|scope| {
+        let owner = scope.spawn(|| Windows::over(owner, config).unwrap());
+        (Windows::over(client, config).unwrap(), owner.join().unwrap())
+    })
+}
+
+/// Offers a block of zeros.
+fn offer(owner: &Windows, len: usize) -> Window {
+    let block = owner.buffer(len).unwrap();
+    owner.offer(block, len, Access::ALL, None).map_err(|(error, _)| error).unwrap()
+}
+
+fn read(window: &Window) -> Vec<u8> {
+    let mut bytes = vec![0; window.key().len() as usize];
+    window.read(0, &mut bytes).unwrap();
+    bytes
+}
+
+/// Runs `operate` while the owner performs the operations, until the client is dropped.
+fn served<R>(client: Windows, owner: &Windows, operate: impl FnOnce(&Windows) -> R) -> R {
+    thread::scope(|scope| {
+        let serving = scope.spawn(|| owner.serve().unwrap());
+        let done = operate(&client);
+        drop(client);
+        serving.join().unwrap();
+        done
+    })
+}
+
+fn bytes(len: usize, seed: u64) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    fill(seed, 0, &mut bytes);
+    bytes
+}
+
+/// The memory regions of this process.
+fn regions() -> u32 {
+    soft::statistics().expect("a device was used").regions.count
+}
+
+/// The requests that the first rule has met.
+fn matched() -> u64 {
+    faults::report()[0].matched
+}
+
+/// The device may have given the key to another window.
+fn a_key_that_was_revoked_before_the_first_path_is_not_used(fixture: &Fixture) -> Outcome {
+    faults::clear();
+    let (client, owner) = pair(fixture, &quiet(fixture), &config());
+    let pool = owner.pool().clone();
+    let window = offer(&owner, 100);
+    assert_eq!(window.protection(), Protection::Domain);
+    let old = window.key().clone();
+    let block = window.revoke().unwrap();
+    // The offer tells the client, which has no path to the device.
+    let window = owner.offer(block, 100, Access::ALL, None).map_err(|(error, _)| error).unwrap();
+    client.serve_for(Duration::from_millis(100)).unwrap();
+    rules("delay=1us opcode=rdma_write", 1);
+    served(client, &owner, |client| {
+        let error = client.put(&old, 0, b"stale").unwrap_err();
+        assert!(matches!(error, WindowError::Revoked { .. }), "{error}");
+        assert_eq!(matched(), 0, "the device has got the revoked key");
+        client.put(window.key(), 0, b"fresh").unwrap();
+    });
+    all_have_acted();
+    assert_eq!(matched(), 1);
+    faults::clear();
+    assert_eq!(read(&window)[..5], *b"fresh");
+    drop(window);
+    drop(owner);
+    nothing_is_left(&pool);
+    Ok(())
+}
+
+const LEN: usize = 20_000;
+
+/// Random operations of one thread, each of which must have its effect, and no other, when it returns.
+fn does_what_a_model_does(client: &Windows, window: &Window, seed: u64, steps: usize) {
+    let key = window.key().clone();
+    let first = (8 - key.base() % 8) % 8;
+    let (mut random, mut model) = (random(seed), vec![0_u8; LEN]);
+    for step in 0..steps {
+        let len = 1 + below(&mut random, [10, 1000, 9000][step % 3]);
+        let at = below(&mut random, LEN - len);
+        match below(&mut random, 5) {
+            0 | 1 => {
+                let sent = bytes(len, random.next_u64());
+                client.put(&key, at as u64, &sent).unwrap();
+                model[at..at + len].copy_from_slice(&sent);
+            }
+            2 => {
+                let mut got = vec![0; len];
+                client.get(&key, at as u64, &mut got).unwrap();
+                assert!(got == model[at..at + len], "step {step}");
+            }
+            3 => {
+                // More ranges than a device performs at a time.
+                let ranges: Vec<_> = (0..40).map(|range| (range * 100, 3)).collect();
+                let sent = bytes(120, random.next_u64());
+                client.put_vectored(&key, &ranges, &sent).unwrap();
+                for (range, sent) in sent.chunks(3).enumerate() {
+                    model[range * 100..][..3].copy_from_slice(sent);
+                }
+            }
+            _ => {
+                let number = first + 8 * below(&mut random, LEN / 8 - 1) as u64;
+                let place = &mut model[number as usize..][..8];
+                let old = u64::from_ne_bytes(place.try_into().unwrap());
+                let add = random.next_u64();
+                place.copy_from_slice(&old.wrapping_add(add).to_ne_bytes());
+                // A queue pair that has just failed may not be replaced yet.
+                let limit = Instant::now() + LONG;
+                let found = loop {
+                    match client.fetch_add(&key, number, add) {
+                        Err(WindowError::NoPath) => assert!(Instant::now() < limit),
+                        found => break found.unwrap(),
+                    }
+                };
+                assert_eq!(found, old, "step {step}");
+            }
+        }
+        assert!(read(window) == model, "step {step}");
+    }
+}
+
+/// Runs the operations under a rule. Then the memory comes back, and nothing is left.
+fn is_not_visible(fixture: &Fixture, text: &str, seed: u64) {
+    let (client, owner) = pair(fixture, &quiet(fixture), &config());
+    let pool = owner.pool().clone();
+    let window = offer(&owner, LEN);
+    assert_eq!(window.protection(), Protection::Domain);
+    rules(text, seed);
+    served(client, &owner, |client| does_what_a_model_does(client, &window, seed, 120));
+    all_have_acted();
+    faults::clear();
+    let all = read(&window);
+    assert!(window.revoke().unwrap().bytes()[..LEN] == all, "{text}");
+    drop(owner);
+    nothing_is_left(&pool);
+}
+
+fn repaired_faults_change_no_operation(fixture: &Fixture) -> Outcome {
+    faults::clear();
+    for (seed, text) in [
+        "drop=1 opcode=rdma_write every=3; drop=2 opcode=rdma_read every=2",
+        "drop=1 opcode=atomic_fetch_and_add every=2",
+        "delay=10us..2ms opcode=rdma_write,rdma_read chance=0.3; delay=1ms opcode=atomic_fetch_and_add every=3",
+        "split=200us opcode=rdma_write chance=0.3",
+        "pause=before_copy:2ms opcode=rdma_write nth=5; pause=mid_copy:2ms size=1000.. nth=2",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        is_not_visible(fixture, text, seed as u64);
+    }
+    Ok(())
+}
+
+fn failed_operations_are_performed_once_and_in_order(fixture: &Fixture) -> Outcome {
+    faults::clear();
+    for (seed, text) in [
+        "status=retry_exc_err opcode=rdma_write every=3",
+        "status=retry_exc_err opcode=rdma_read every=2",
+        "status=rem_access_err opcode=rdma_write every=4",
+        "status=rem_op_err opcode=rdma_write every=4; status=fatal_err opcode=rdma_read every=3",
+        "status=rem_access_err opcode=atomic_fetch_and_add every=2",
+        "drop opcode=rdma_write every=5",
+        "qp_fatal opcode=rdma_write,rdma_read every=4",
+        "hang opcode=rdma_write nth=4",
+        "hang opcode=rdma_read nth=3",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        is_not_visible(fixture, text, 100 + seed as u64);
+    }
+    Ok(())
+}
+
+/// Several threads count. Each addition is performed once, or its outcome is unknown.
+fn atomics_lose_no_count_or_are_unknown(fixture: &Fixture) -> Outcome {
+    faults::clear();
+    for text in [
+        "status=retry_exc_err opcode=atomic_fetch_and_add every=10",
+        "status=rem_access_err opcode=atomic_fetch_and_add every=10",
+        "drop opcode=atomic_fetch_and_add every=15",
+        "hang opcode=atomic_fetch_and_add nth=20",
+    ] {
+        let (client, owner) = pair(fixture, &quiet(fixture), &config());
+        let pool = owner.pool().clone();
+        let window = offer(&owner, 64);
+        let key = window.key();
+        let at = (8 - key.base() % 8) % 8;
+        let (sure, unknown) = (AtomicU64::new(0), AtomicU64::new(0));
+        rules(text, 1);
+        let total = served(client, &owner, |client| {
+            thread::scope(|scope| {
+                for _ in 0..3 {
+                    scope.spawn(|| {
+                        for _ in 0..30 {
+                            match client.fetch_add(key, at, 1) {
+                                Ok(_) => _ = sure.fetch_add(1, Ordering::Relaxed),
+                                Err(WindowError::OutcomeUnknown) => _ = unknown.fetch_add(1, Ordering::Relaxed),
+                                Err(WindowError::NoPath) => {}
+                                Err(error) => panic!("{text}: {error}"),
+                            }
+                        }
+                    });
+                }
+            });
+            all_have_acted();
+            faults::clear();
+            let mut number = [0; 8];
+            client.get(key, at, &mut number).unwrap();
+            u64::from_ne_bytes(number)
+        });
+        let (sure, unknown) = (sure.into_inner(), unknown.into_inner());
+        assert!((sure..=sure + unknown).contains(&total), "{text}: {sure} and {unknown} of {total}");
+        assert!(sure > 0, "{text}");
+        window.revoke().unwrap();
+        drop(owner);
+        nothing_is_left(&pool);
+    }
+    Ok(())
+}
+
+/// A device that reports an error of its own may have performed the operation.
+fn an_atomic_that_may_have_been_performed_is_not_repeated(fixture: &Fixture) -> Outcome {
+    faults::clear();
+    let (client, owner) = pair(fixture, &quiet(fixture), &config());
+    let window = offer(&owner, 64);
+    let at = (8 - window.key().base() % 8) % 8;
+    rules("status=rem_op_err opcode=atomic_fetch_and_add nth=1", 1);
+    served(client, &owner, |client| {
+        let error = client.fetch_add(window.key(), at, 1).unwrap_err();
+        assert!(matches!(error, WindowError::OutcomeUnknown), "{error}");
+        assert_eq!(matched(), 1);
+        assert_eq!(client.fetch_add(window.key(), at, 1).unwrap(), 0);
+    });
+    all_have_acted();
+    faults::clear();
+    Ok(())
+}
+
+/// The device may still read the bytes, which are lost therefore.
+fn a_put_that_hangs_silently_is_unknown(fixture: &Fixture) -> Outcome {
+    faults::clear();
+    let (client, owner) = pair(fixture, &quiet(fixture).pool_max(85 << 20), &config());
+    let window = offer(&owner, 1000);
+    rules("hang=silent opcode=rdma_write nth=2", 1);
+    served(client, &owner, |client| {
+        client.put(window.key(), 0, &[1; 1000]).unwrap();
+        let error = client.put(window.key(), 0, &[2; 1000]).unwrap_err();
+        assert!(matches!(error, WindowError::OutcomeUnknown), "{error}");
+        client.put(window.key(), 0, &[3; 1000]).unwrap();
+        // What hung goes on now, if the device still has it.
+        faults::clear();
+        client.put(window.key(), 500, &[4; 500]).unwrap();
+    });
+    assert_eq!(read(&window), [[3; 500], [4; 500]].concat());
+    assert_eq!(window.revoke().unwrap().bytes()[..1000], [[3; 500], [4; 500]].concat());
+    drop(owner);
+    nothing_is_open("hang=silent");
+    Ok(())
+}
+
+/// No single call waits as long as a queue pair may hang.
+fn calls_that_are_shorter_than_a_hang_end_it(fixture: &Fixture) -> Outcome {
+    faults::clear();
+    let short = WindowConfig::new().operation_timeout(Some(Duration::from_millis(100)));
+    let (client, owner) = pair(fixture, &quiet(fixture).pool_max(86 << 20), &short);
+    let window = offer(&owner, 100);
+    served(client, &owner, |client| {
+        let limit = Instant::now() + LONG;
+        while client.put(window.key(), 0, b"first").is_err() {
+            assert!(Instant::now() < limit);
+        }
+        rules("hang=silent opcode=rdma_write nth=1", 1);
+        let error = client.put(window.key(), 0, b"lost").unwrap_err();
+        assert!(matches!(error, WindowError::TimedOut { .. }), "{error}");
+        let limit = Instant::now() + Duration::from_secs(10);
+        while client.put(window.key(), 0, b"again").is_err() {
+            assert!(Instant::now() < limit, "the queue pair is never given up");
+        }
+        all_have_acted();
+    });
+    faults::clear();
+    assert_eq!(read(&window)[..5], *b"again");
+    window.revoke().unwrap();
+    drop(owner);
+    nothing_is_open("hang=silent");
+    Ok(())
+}
+
+/// A put that was flushed must not be performed after a later one.
+fn a_flush_ends_puts_that_have_failed(fixture: &Fixture) -> Outcome {
+    faults::clear();
+    let (client, owner) = pair(fixture, &quiet(fixture), &config());
+    let pool = owner.pool().clone();
+    let window = offer(&owner, 100);
+    let key = window.key().clone();
+    rules("status=retry_exc_err opcode=rdma_write first=3", 1);
+    served(client, &owner, |client| {
+        // Without a flush it is performed by the owner's process.
+        let put = client.start_put(&key, 0, b"first").unwrap();
+        put.wait().unwrap();
+        assert_eq!(read(&window)[..5], *b"first");
+        thread::sleep(Duration::from_millis(50));
+        let earlier = client.start_put(&key, 0, b"early").unwrap();
+        client.flush().unwrap();
+        client.put(&key, 0, b"later").unwrap();
+        let error = earlier.wait().unwrap_err();
+        assert!(matches!(error, WindowError::OutcomeUnknown), "{error}");
+        assert_eq!(read(&window)[..5], *b"later");
+        thread::sleep(Duration::from_millis(100));
+        let mut block = client.buffer(100).unwrap();
+        block.bytes_mut()[..5].copy_from_slice(b"block");
+        let earlier = client.start_put_block(&key, 0, block, 5).unwrap();
+        client.flush().unwrap();
+        client.put(&key, 0, b"later").unwrap();
+        let (error, block) = earlier.wait().unwrap_err();
+        assert!(matches!(error, WindowError::OutcomeUnknown) && block.is_some(), "{error}");
+        assert_eq!(read(&window)[..5], *b"later");
+    });
+    all_have_acted();
+    faults::clear();
+    drop(window);
+    drop(owner);
+    nothing_is_left(&pool);
+    Ok(())
+}
+
+/// Waits until the device performs gets. The rule must be one of READs.
+fn until_the_device_reads(client: &Windows, key: &WindowKey, what: &str) {
+    let (before, limit) = (matched(), Instant::now() + Duration::from_secs(10));
+    while matched() == before {
+        assert!(Instant::now() < limit, "{what}: the owner's process performs all gets");
+        client.get(key, 0, &mut [0; 10]).unwrap();
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// The client gets the revocation while a get is outstanding. The owner must hear of its end.
+fn gets_go_back_to_the_device_after_a_revocation(fixture: &Fixture) -> Outcome {
+    faults::clear();
+    let (client, owner) = pair(fixture, &quiet(fixture), &config());
+    let pool = owner.pool().clone();
+    let window = offer(&owner, 100);
+    rules("delay=150ms opcode=rdma_read nth=2", 1);
+    let key = window.key().clone();
+    let get = thread::scope(|scope| {
+        let serving = scope.spawn(|| owner.serve_for(Duration::from_millis(100)).unwrap());
+        client.get(&key, 0, &mut [0; 10]).unwrap();
+        serving.join().unwrap();
+        client.start_get(&key, 0, 10).unwrap()
+    });
+    window.revoke().unwrap();
+    let window = offer(&owner, 100);
+    assert_eq!(window.protection(), Protection::Domain);
+    client.serve_for(Duration::from_millis(50)).unwrap();
+    served(client, &owner, |client| {
+        let ended = get.wait();
+        assert!(ended.is_ok() || matches!(ended, Err(WindowError::Revoked { .. })), "{ended:?}");
+        until_the_device_reads(client, window.key(), "after a get");
+    });
+    all_have_acted();
+    faults::clear();
+    drop(window);
+    drop(owner);
+    nothing_is_left(&pool);
+    Ok(())
+}
+
+/// A late packet of the put may be on its way to the queue pair that the owner has.
+fn a_revocation_is_acknowledged_after_the_queue_pair_that_failed(fixture: &Fixture) -> Outcome {
+    faults::clear();
+    let (client, owner) = pair(fixture, &quiet(fixture), &config());
+    let pool = owner.pool().clone();
+    let window = offer(&owner, 100);
+    let key = window.key().clone();
+    let queue_pairs = || -> u32 {
+        soft::statistics().unwrap().queue_pairs.iter().map(|some| some.count).sum()
+    };
+    let put = thread::scope(|scope| {
+        let serving = scope.spawn(|| owner.serve_for(Duration::from_millis(100)).unwrap());
+        client.put(&key, 0, b"first").unwrap();
+        rules("status=retry_exc_err opcode=rdma_write nth=1", 1);
+        let put = client.start_put(&key, 0, b"early").unwrap();
+        serving.join().unwrap();
+        put
+    });
+    let before = queue_pairs();
+    window.revoke().unwrap();
+    let window = thread::scope(|scope| {
+        let serving = scope.spawn(|| client.serve_for(Duration::from_millis(300)).unwrap());
+        thread::sleep(Duration::from_millis(50));
+        let window = offer(&owner, 100);
+        serving.join().unwrap();
+        window
+    });
+    assert_eq!(window.protection(), Protection::Domain);
+    assert_eq!(queue_pairs(), before - 1, "the owner still serves the queue pair that has failed");
+    served(client, &owner, |client| {
+        let error = put.wait().unwrap_err();
+        assert!(matches!(error, WindowError::Revoked { .. }), "{error}");
+        client.put(window.key(), 0, b"later").unwrap();
+    });
+    all_have_acted();
+    faults::clear();
+    assert_eq!(read(&window)[..5], *b"later");
+    drop(window);
+    drop(owner);
+    nothing_is_left(&pool);
+    Ok(())
+}
+
+fn what_the_device_refuses_the_process_does(fixture: &Fixture) -> Outcome {
+    faults::clear();
+    for (text, protection) in [
+        ("errno=ENOMEM call=create_qp", Protection::Domain),
+        ("errno=ENOMEM call=create_cq from=2", Protection::Domain),
+        ("errno=EMFILE call=create_comp_channel", Protection::Domain),
+        ("errno=EINVAL call=modify_qp", Protection::Domain),
+        ("errno=ENOMEM call=reg_mr", Protection::Process),
+        ("errno=ENOMEM call=alloc_pd", Protection::Process),
+        ("errno=ENOMEM call=create_cq", Protection::Process),
+        ("errno=EIO call=query_device", Protection::Process),
+    ] {
+        let (client, owner) = pair(fixture, &quiet(fixture), &config());
+        let pool = owner.pool().clone();
+        let blocks = [(); 2].map(|()| owner.buffer(LEN).unwrap());
+        rules(text, 1);
+        let [window, plain] = blocks.map(|block| {
+            let access = Access::READ | Access::WRITE;
+            owner.offer(block, LEN, access, None).map_err(|(error, _)| error).unwrap()
+        });
+        assert_eq!(window.protection(), protection, "{text}");
+        served(client, &owner, |client| {
+            for (window, seed) in [(&window, 1), (&plain, 2)] {
+                let (sent, mut got) = (bytes(LEN, seed), vec![0; LEN]);
+                client.put(window.key(), 0, &sent).unwrap();
+                assert!(read(window) == sent, "{text}");
+                client.get(window.key(), 0, &mut got).unwrap();
+                assert!(got == sent, "{text}");
+            }
+            all_have_acted();
+            faults::clear();
+            client.put(window.key(), 0, b"later").unwrap();
+        });
+        assert_eq!(read(&window)[..5], *b"later", "{text}");
+        for window in [window, plain] {
+            window.revoke().unwrap();
+        }
+        drop(owner);
+        nothing_is_left(&pool);
+    }
+    Ok(())
+}
+
+fn memory_comes_back_when_the_device_lets_go(fixture: &Fixture) -> Outcome {
+    faults::clear();
+    let (client, owner) = pair(fixture, &quiet(fixture), &config());
+    let pool = owner.pool().clone();
+    let window = offer(&owner, LEN);
+    let (registered, held) = (regions(), pool.stats().in_use);
+    rules("errno=EBUSY call=dereg_mr first=3", 1);
+    let error = window.revoke().unwrap_err();
+    assert!(matches!(error, WindowError::StillRegistered), "{error}");
+    all_have_acted();
+    faults::clear();
+    // The connection keeps it until the next offer.
+    assert_eq!((regions(), pool.stats().in_use), (registered, held));
+    let window = offer(&owner, LEN);
+    assert_eq!(regions(), registered);
+    served(client, &owner, |client| client.put(window.key(), 0, b"later").unwrap());
+    rules("errno=EBUSY call=dereg_mr first=3", 1);
+    drop(window);
+    all_have_acted();
+    faults::clear();
+    drop(owner);
+    nothing_is_left(&pool);
+    assert_eq!(regions(), registered - 1);
+    Ok(())
+}
+
+/// The device of the owner may still perform the put, so that nobody performs it again.
+fn a_queue_pair_that_cannot_be_stopped_leaves_its_puts_unknown(fixture: &Fixture) -> Outcome {
+    faults::clear();
+    let (client, owner) = pair(fixture, &quiet(fixture), &config());
+    let pool = owner.pool().clone();
+    let window = offer(&owner, 100);
+    served(client, &owner, |client| {
+        client.put(window.key(), 0, b"first").unwrap();
+        rules("status=retry_exc_err opcode=rdma_write nth=1; errno=EBUSY call=modify_qp", 1);
+        let error = client.put(window.key(), 0, b"lost").unwrap_err();
+        assert!(matches!(error, WindowError::OutcomeUnknown), "{error}");
+        all_have_acted();
+        faults::clear();
+        client.put(window.key(), 0, b"later").unwrap();
+        client.flush().unwrap();
+    });
+    assert_eq!(read(&window)[..5], *b"later");
+    window.revoke().unwrap();
+    drop(owner);
+    nothing_is_left(&pool);
+    Ok(())
+}
+
+/// No thread keeps the lock of the queue pair while it waits.
+fn a_queue_that_cannot_be_armed_serves_all_threads(fixture: &Fixture) -> Outcome {
+    faults::clear();
+    let (client, owner) = pair(fixture, &quiet(fixture), &config());
+    let pool = owner.pool().clone();
+    let window = offer(&owner, LEN);
+    let key = window.key().clone();
+    served(client, &owner, |client| {
+        client.put(&key, 0, b"first").unwrap();
+        rules("delay=100ms opcode=rdma_read nth=1; delay=1us opcode=rdma_write", 1);
+        let slow = client.start_get(&key, 0, 10).unwrap();
+        // The stream may use such a call, too, so that only this thread waits for the device now.
+        faults::add(faults::parse("errno=EIO call=req_notify_cq first=1").unwrap().remove(0)).unwrap();
+        slow.wait().unwrap();
+        client.put(&key, 0, b"later").unwrap();
+    });
+    all_have_acted();
+    faults::clear();
+    drop(window);
+    drop(owner);
+    nothing_is_left(&pool);
+    Ok(())
+}
+
+/// The connection fails, too, because its messages use the port.
+fn memory_comes_back_while_the_port_is_down(fixture: &Fixture) -> Outcome {
+    faults::clear();
+    let (client, owner) = pair(fixture, &quiet(fixture).rnr_retry(3), &config());
+    let pool = owner.pool().clone();
+    let window = offer(&owner, 1000);
+    let key = window.key().clone();
+    thread::scope(|scope| {
+        let serving = scope.spawn(|| owner.serve());
+        client.put(&key, 0, &[1; 1000]).unwrap();
+        rules("port_down opcode=rdma_write nth=1", 1);
+        let error = client.put(&key, 0, &[2; 1000]).unwrap_err();
+        assert!(matches!(error, WindowError::Connection(_)), "{error}");
+        all_have_acted();
+        drop(client);
+        let _ = serving.join().unwrap();
+    });
+    assert_eq!(window.revoke().unwrap().bytes()[..1000], [1; 1000]);
+    faults::clear();
+    faults::port_up(0, 1).expect("soft0");
+    drop(owner);
+    nothing_is_left(&pool);
+    Ok(())
+}
+
+/// This side would remember each of them.
+fn an_owner_that_revokes_what_no_side_offers_is_left(fixture: &Fixture) -> Outcome {
+    faults::clear();
+    let [hostile, client] = streams(fixture, &quiet(fixture));
+    let client = thread::spawn(move || Windows::over(client, &config()).unwrap());
+    let hostile = Mux::over(hostile, &MuxConfig::new()).unwrap();
+    let raw = |kind: u8, region: u32, numbers: [u64; 2]| {
+        let mut bytes = vec![kind, 0, 0, 0];
+        [region, 0, 0].iter().for_each(|number| bytes.extend(number.to_le_bytes()));
+        numbers.iter().for_each(|number| bytes.extend(number.to_le_bytes()));
+        bytes
+    };
+    hostile.send_one_way(raw(1, 1, [2, 99])).unwrap();
+    drop(hostile.next_request_within(LONG).unwrap());
+    let client = client.join().unwrap();
+    thread::scope(|scope| {
+        let serving = scope.spawn(|| client.serve());
+        let last = hostile.request_within(raw(10, 0xffff, [0; 2]), LONG).unwrap().wait().unwrap();
+        assert_eq!(last[0], 0);
+        let beyond = hostile.request_within(raw(10, 0x1_0000, [0; 2]), LONG).unwrap().wait();
+        assert!(beyond.is_err());
+        let error = serving.join().unwrap().unwrap_err();
+        assert!(matches!(error, WindowError::Protocol { .. }), "{error}");
+    });
+    Ok(())
+}
