@@ -270,6 +270,8 @@ pub(super) enum Status {
     StillOpen,
     /// A device performs the atomic operations of this window.
     OfDevice,
+    /// The owner makes no path before the peer has acknowledged each revocation.
+    Later,
 }
 
 impl Status {
@@ -285,6 +287,7 @@ impl Status {
             Self::NoPath => (7, 0),
             Self::StillOpen => (8, 0),
             Self::OfDevice => (9, 0),
+            Self::Later => (10, 0),
         };
         let mut bytes = [0; ANSWER];
         bytes[0] = status;
@@ -309,6 +312,7 @@ impl Status {
             7 => Self::NoPath,
             8 => Self::StillOpen,
             9 => Self::OfDevice,
+            10 => Self::Later,
             _ => return Err(wrong("a status that this version does not know")),
         };
         Ok((status, bytes))
@@ -332,7 +336,9 @@ impl Status {
             Self::Access => WindowError::Access { offered, needed: request.operation.needs() },
             Self::Misaligned => WindowError::Misaligned { offset: first },
             Self::Full { waiting } => WindowError::Full { waiting },
-            Self::NoPath | Self::StillOpen => WindowError::Protocol { what: "an answer to another request" },
+            Self::NoPath | Self::StillOpen | Self::Later => {
+                WindowError::Protocol { what: "an answer to another request" }
+            }
             Self::OfDevice => WindowError::AtomicsOfDevice,
         })
     }
@@ -391,6 +397,7 @@ pub(super) mod tests {
             Status::NoPath,
             Status::StillOpen,
             Status::OfDevice,
+            Status::Later,
         ] {
             assert_eq!(Status::decode(&status.encode()).unwrap(), (status, &b""[..]));
         }

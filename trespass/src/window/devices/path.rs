@@ -19,6 +19,17 @@ const PROVEN: Duration = Duration::from_secs(10);
 /// How long a thread serves the peer while another one opens the path, before it looks again.
 const TURN: Duration = Duration::from_millis(1);
 
+/// The pause before the owner, which waits for acknowledgements, is asked again.
+const LATER: Duration = Duration::from_millis(1);
+
+/// What became of an attempt to open a path.
+enum Opened {
+    Channel(Channel),
+    /// The owner has none for now, and nothing has failed.
+    Later,
+    Refused,
+}
+
 pub(super) struct DevicePath {
     /// The owner's number of its device.
     device: u64,
@@ -110,7 +121,7 @@ impl DevicePath {
         let revoked = side.revoked();
         let mut state = self.lock();
         match opened {
-            Ok(Some(channel)) => {
+            Ok(Opened::Channel(channel)) => {
                 let channel = Arc::new(channel);
                 // A key may have been revoked before the first path to this device.
                 revoked.iter().for_each(|(region, last)| channel.revoke(*region, *last));
@@ -118,7 +129,11 @@ impl DevicePath {
                 state.channel = Some(Arc::clone(&channel));
                 Ok(Some(channel))
             }
-            Ok(None) => {
+            Ok(Opened::Later) => {
+                state.not_before = Instant::now().checked_add(LATER);
+                Ok(None)
+            }
+            Ok(Opened::Refused) => {
                 state.pause();
                 Ok(None)
             }
@@ -146,10 +161,10 @@ impl DevicePath {
         shared: &Shared,
         side: &DevicesOfSide,
         time: OperationTime,
-    ) -> Result<Option<Channel>, WindowError> {
+    ) -> Result<Opened, WindowError> {
         let refused = |why: &str| {
             tracing::debug!(device = side.ports.name(self.local), why, "no path for one-sided operations");
-            None
+            Opened::Refused
         };
         let (mut initiator, own) = match Initiator::new(&side.ports, self.local) {
             Ok(made) => made,
@@ -161,13 +176,14 @@ impl DevicePath {
         let peer = match status {
             Status::Done { .. } => PathEnd::decode(bytes)?.0,
             Status::NoPath => return Ok(refused("the owner has none now")),
+            Status::Later => return Ok(Opened::Later),
             _ => return Err(WindowError::Protocol { what: "an answer to another request" }),
         };
         if let Err(error) = initiator.connect(&side.ports, &peer) {
             return Ok(refused(&error.detail));
         }
         match Channel::new(initiator) {
-            Ok(channel) => Ok(Some(channel)),
+            Ok(channel) => Ok(Opened::Channel(channel)),
             Err(error) => Ok(refused(&error.to_string())),
         }
     }

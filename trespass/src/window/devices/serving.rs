@@ -195,7 +195,7 @@ impl Serving {
         let mut state = self.lock();
         // The peer may still use the key of a revoked window.
         if !state.unacknowledged.is_empty() {
-            return none;
+            return (Status::Later, vec![]);
         }
         let Some(served) = state.devices.iter_mut().flatten().find(|served| served.id == device) else {
             return none;

@@ -241,7 +241,9 @@ fn atomics_lose_no_count_or_are_unknown(fixture: &Fixture) -> Outcome {
                         for _ in 0..30 {
                             match client.fetch_add(key, at, 1) {
                                 Ok(_) => _ = sure.fetch_add(1, Ordering::Relaxed),
-                                Err(WindowError::OutcomeUnknown) => _ = unknown.fetch_add(1, Ordering::Relaxed),
+                                Err(WindowError::OutcomeUnknown) => {
+                                    _ = unknown.fetch_add(1, Ordering::Relaxed)
+                                }
                                 Err(WindowError::NoPath) => {}
                                 Err(error) => panic!("{text}: {error}"),
                             }
@@ -419,9 +421,8 @@ fn a_revocation_is_acknowledged_after_the_queue_pair_that_failed(fixture: &Fixtu
     let pool = owner.pool().clone();
     let window = offer(&owner, 100);
     let key = window.key().clone();
-    let queue_pairs = || -> u32 {
-        soft::statistics().unwrap().queue_pairs.iter().map(|some| some.count).sum()
-    };
+    let queue_pairs =
+        || -> u32 { soft::statistics().unwrap().queue_pairs.iter().map(|some| some.count).sum() };
     let put = thread::scope(|scope| {
         let serving = scope.spawn(|| owner.serve_for(Duration::from_millis(100)).unwrap());
         client.put(&key, 0, b"first").unwrap();
