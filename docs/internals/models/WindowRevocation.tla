@@ -19,11 +19,13 @@ CONSTANTS
              of the connection had (ibv_reg_mr_iova)
    "wait"    no region is registered while an rkey is retired; the window
              is offered for messages alone
+   "end"     like "wait", but the owner may end all responders, and then
+             registers it; it makes no responder while an rkey is retired
    "check"   a region with a retired rkey is not offered; the device accepts
              operations from the registration on
    "atomic"  like "check", with a device that accepts none before the check
    "none"    no guard *)
-ASSUME Guard \in {"fresh", "wait", "check", "atomic", "none"}
+ASSUME Guard \in {"fresh", "wait", "end", "check", "atomic", "none"}
 
 Rules == {
     "CLOSED is sent after the responder is in ERR",
@@ -38,7 +40,9 @@ Rules == {
     "operations that were given up are not repeated",
     "operations on revoked windows end",
     "packets of an earlier queue pair are dropped",
-    "regions that are not offered have no remote access"}
+    "regions that are not offered have no remote access",
+    "no responder is made while a key is retired",
+    "keys of revoked windows are refused"}
 ASSUME Broken \subseteq Rules
 Keeps(rule) == rule \notin Broken
 
@@ -128,7 +132,9 @@ Register(w, r) ==
        ELSE /\ regions' = [regions EXCEPT ![r] = w]
             /\ rkey' = [rkey EXCEPT ![w] = r]
             /\ window' = [window EXCEPT ![w] = "registered"]
-    /\ UNCHANGED <<retired, device, responders, initiator, packets, toOwner, toInitiator>>
+    /\ responder' = IF Guard = "end" /\ retired # {} THEN
+        [q \in 1..QueuePairs |-> IF responder[q] = "ready" THEN "error" ELSE responder[q]] ELSE responder
+    /\ UNCHANGED <<expected, retired, device, initiator, packets, toOwner, toInitiator>>
 
 RegisterAgain(w) ==
     /\ window[w] = "registered" /\ Guard = "check" /\ rkey[w] \in retired
@@ -186,8 +192,9 @@ Answer(i, message) ==
 
 HandleOpen(i) ==
     /\ toOwner[i].is = "OPEN"
-    /\ responder' = [responder EXCEPT ![toOwner[i].qp] = "ready"]
-    /\ Answer(i, [is |-> "OPENED"])
+    /\ LET opens == Guard = "end" /\ Keeps("no responder is made while a key is retired") => retired = {}
+       IN /\ responder' = [responder EXCEPT ![toOwner[i].qp] = IF opens THEN "ready" ELSE "error"]
+          /\ Answer(i, [is |-> IF opens THEN "OPENED" ELSE "CLOSED"])
     /\ UNCHANGED <<expected, owner, device, initiator, packets>>
 
 HandleClose(i) ==
@@ -255,7 +262,9 @@ ReadAgain(q, packet) ==
 
 (* The initiator begins operations. Each key reaches it by a channel of the program, at any time. *)
 
-HasKey(w) == window[w] \notin {"none", "registered"} /\ w \notin refused
+HasKey(w) ==
+    /\ window[w] \notin {"none", "registered"}
+    /\ Keeps("keys of revoked windows are refused") => w \notin refused
 
 Post(o, operation) ==
     LET psn == Cardinality({packet \in packets : packet.qp = made}) + 1
