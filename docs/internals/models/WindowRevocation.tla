@@ -50,8 +50,8 @@ VARIABLES
     \* The owner: the state of each window, its rkey (0: none), the device's regions by rkey, and
     \* the retired rkeys.
     window, rkey, regions, retired,
-    \* The memory of each window: the last put, or 0 for bytes that the owner's program wrote. And the
-    \* puts that were done when it wrote.
+    \* The memory of each window: the operation that changed it last, or 0 for bytes that the owner's
+    \* program wrote. And the operations that were done when it wrote.
     memory, covered,
     \* The owner's responders, by the number of the queue pair: state and next sequence number.
     responder, expected,
@@ -101,6 +101,7 @@ Without(channel, i) == SubSeq(channel, 1, i - 1) \o SubSeq(channel, i + 1, Len(c
 
 (* Operations *)
 
+Changes == {"put", "add"}
 UnderWay(o) == op[o].state \in {"posted", "flushed", "asked"}
 \* A packet of the operation may be on the way to a responder that accepts it.
 MayArrive(o) ==
@@ -110,7 +111,7 @@ IsOver(o) == op[o].state \in {"done", "refused", "unknown"}
 
 \* An operation changes or reads the memory of a window.
 Perform(o, target) ==
-    /\ memory' = IF op[o].kind = "put" THEN [memory EXCEPT ![target] = o] ELSE memory
+    /\ memory' = IF op[o].kind \in Changes THEN [memory EXCEPT ![target] = o] ELSE memory
     /\ performed' = [performed EXCEPT ![o] = IF op[o].kind = "add" /\ @ = 1 THEN 2 ELSE 1]
     /\ harm' = harm
         \cup (IF target # op[o].window THEN {"another window"} ELSE {})
@@ -149,10 +150,10 @@ Offer(w) ==
     /\ window' = [window EXCEPT ![w] = "offered"]
     /\ UNCHANGED <<rkey, regions, retired, device, responders, initiator, packets, toOwner, toInitiator>>
 
-\* The owner's program learns from the initiator's which puts are done, and writes in their place.
+\* The owner's program learns from the initiator's which operations are done, and writes in their place.
 Write(w) ==
     LET done == {o \in 1..Operations :
-            op[o].kind = "put" /\ op[o].window = w /\ op[o].state = "done"}
+            op[o].kind \in Changes /\ op[o].window = w /\ op[o].state = "done"}
     IN /\ window[w] = "offered" /\ done \ covered[w] # {}
        /\ covered' = [covered EXCEPT ![w] = done]
        /\ memory' = [memory EXCEPT ![w] = 0]
@@ -284,7 +285,7 @@ Begin(o, kind, w) ==
     /\ \A other \in 1..Operations : op[other].state = "unused" <=> other >= o
     /\ HasKey(w)
     /\ LET before == {other \in 1..Operations :
-                IsOver(other) /\ op[other].kind = "put" /\ op[other].window = w}
+                IsOver(other) /\ op[other].kind \in Changes /\ op[other].window = w}
            operation == [Unused EXCEPT !.kind = kind, !.window = w,
                          !.behind = IF kind = "put" THEN before ELSE {}]
        IN \/ qp = "ready" /\ rkey[w] # None /\ Post(o, operation)
@@ -393,8 +394,8 @@ NothingAfterRevoke == "after revoke" \notin harm
 
 NoOtherWindow == "another window" \notin harm
 
-\* A put that is done replaces, for ever, those that had ended when it began. What the owner's
-\* program wrote replaces those that were done.
+\* A put that is done replaces, for ever, what was changed by operations that had ended when it
+\* began. What the owner's program wrote replaces what was changed by those that were done.
 NoOldValue ==
     /\ \A o \in 1..Operations : op[o].kind = "put" /\ op[o].state = "done" =>
         memory[op[o].window] \notin op[o].behind
