@@ -109,11 +109,13 @@ impl DevicePath {
             return Ok(usable);
         }
         let _opening = self.enter(shared, time)?;
+        // Before anything else is performed, also by the owner's process: a late packet of an operation
+        // whose outcome is unknown must not come after it.
+        if !self.close_failed(shared, time)? {
+            return Err(WindowError::OutcomeUnknown);
+        }
         if let Some(usable) = self.lock().usable() {
             return Ok(usable);
-        }
-        if !self.close_failed(shared, time)? {
-            return Ok(None);
         }
         // The owner opens none before.
         side.answer_owed();
@@ -240,6 +242,9 @@ impl PathState {
         self.sort();
         if let Some(channel) = &self.channel {
             return Some(Some(Arc::clone(channel)));
+        }
+        if !self.failed.is_empty() {
+            return None;
         }
         self.not_before.is_some_and(|at| Instant::now() < at).then_some(None)
     }
