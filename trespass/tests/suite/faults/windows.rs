@@ -1,6 +1,8 @@
 //! One-sided operations on windows while the device fails them, or refuses what they need.
 
+use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -11,7 +13,7 @@ use trespass::Builder;
 use trespass::mux::{Mux, MuxConfig};
 use trespass::window::{Access, Protection, Window, WindowConfig, WindowError, WindowKey, Windows};
 
-use super::{all_have_acted, builder, nothing_is_left, nothing_is_open, rules, streams};
+use super::{all_have_acted, builder, in_use, nothing_is_left, nothing_is_open, rules, streams};
 use crate::fixture::{Fixture, LONG, below, random};
 
 pub(super) fn add(suite: &mut Suite<Fixture>) {
@@ -24,7 +26,11 @@ pub(super) fn add(suite: &mut Suite<Fixture>) {
         what_the_device_refuses_the_process_does, memory_comes_back_when_the_device_lets_go,
         a_queue_pair_that_cannot_be_stopped_leaves_its_puts_unknown,
         a_queue_that_cannot_be_armed_serves_all_threads, memory_comes_back_while_the_port_is_down,
-        an_owner_that_revokes_what_no_side_offers_is_left);
+        an_owner_that_revokes_what_no_side_offers_is_left, a_peer_that_opens_paths_all_the_time_has_one);
+}
+
+pub(super) fn add_last(suite: &mut Suite<Fixture>) {
+    cases!(suite: a_device_that_fails_leaves_no_window_to_the_peer);
 }
 
 fn config() -> WindowConfig {
@@ -77,6 +83,10 @@ fn bytes(len: usize, seed: u64) -> Vec<u8> {
 /// The memory regions of this process.
 fn regions() -> u32 {
     soft::statistics().expect("a device was used").regions.count
+}
+
+fn queue_pairs() -> u32 {
+    in_use()[0]
 }
 
 /// The requests that the first rule has met.
@@ -419,9 +429,6 @@ fn a_revocation_is_acknowledged_after_the_queue_pair_that_failed(fixture: &Fixtu
     let pool = owner.pool().clone();
     let window = offer(&owner, 100);
     let key = window.key().clone();
-    let queue_pairs = || -> u32 {
-        soft::statistics().unwrap().queue_pairs.iter().map(|some| some.count).sum()
-    };
     let put = thread::scope(|scope| {
         let serving = scope.spawn(|| owner.serve_for(Duration::from_millis(100)).unwrap());
         client.put(&key, 0, b"first").unwrap();
@@ -547,24 +554,36 @@ fn a_queue_pair_that_cannot_be_stopped_leaves_its_puts_unknown(fixture: &Fixture
     Ok(())
 }
 
-/// No thread keeps the lock of the queue pair while it waits.
+/// A thread that waits must not keep the lock of the queue pair.
 fn a_queue_that_cannot_be_armed_serves_all_threads(fixture: &Fixture) -> Outcome {
     faults::clear();
-    let (client, owner) = pair(fixture, &quiet(fixture), &config());
+    let (client, owner) = pair(fixture, &quiet(fixture).rail_timeout(LONG), &config());
     let pool = owner.pool().clone();
     let window = offer(&owner, LEN);
-    let key = window.key().clone();
+    let key = window.key();
     served(client, &owner, |client| {
-        client.put(&key, 0, b"first").unwrap();
-        rules("delay=100ms opcode=rdma_read nth=1; delay=1us opcode=rdma_write", 1);
-        let slow = client.start_get(&key, 0, 10).unwrap();
-        // The stream may use such a call, too, so that only this thread waits for the device now.
-        faults::add(faults::parse("errno=EIO call=req_notify_cq first=1").unwrap().remove(0)).unwrap();
-        slow.wait().unwrap();
-        client.put(&key, 0, b"later").unwrap();
+        client.put(key, 0, b"first").unwrap();
+        // The owner's thread sleeps from now on, and needs no event of the device.
+        thread::sleep(Duration::from_millis(50));
+        rules("delay=60s opcode=rdma_read nth=1; errno=EIO call=req_notify_cq", 1);
+        let get = client.start_get(key, 0, 5).unwrap();
+        let (tell, told) = mpsc::channel();
+        thread::scope(|scope| {
+            let getting = scope.spawn(|| get.wait());
+            thread::sleep(Duration::from_millis(50));
+            scope.spawn(|| tell.send(client.start_put(key, 0, b"later")));
+            let put = told.recv_timeout(Duration::from_secs(10));
+            let waits = !getting.is_finished();
+            let acted: Vec<_> = faults::report().iter().map(|rule| rule.fired).collect();
+            faults::clear();
+            let put = put.expect("the thread that waits keeps the lock").unwrap();
+            assert!(waits, "the get has ended before");
+            assert!(acted.iter().all(|fired| *fired > 0), "{acted:?}");
+            assert_eq!(getting.join().unwrap().unwrap(), b"first");
+            put.wait().unwrap();
+        });
     });
-    all_have_acted();
-    faults::clear();
+    assert_eq!(read(&window)[..5], *b"later");
     drop(window);
     drop(owner);
     nothing_is_left(&pool);
@@ -596,29 +615,126 @@ fn memory_comes_back_while_the_port_is_down(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
+/// The bytes of a request, as `window::message` has them.
+fn raw(kind: u8, region: u32, numbers: [u64; 2], rest: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![kind, 0, 0, 0];
+    [region, 0, 0].iter().for_each(|number| bytes.extend(number.to_le_bytes()));
+    numbers.iter().for_each(|number| bytes.extend(number.to_le_bytes()));
+    bytes.extend(rest);
+    bytes
+}
+
+/// A peer that sends its own messages, and says that its devices write and read.
+fn hostile_pair(fixture: &Fixture) -> (Mux, Windows) {
+    let [hostile, other] = streams(fixture, &quiet(fixture));
+    let other = thread::spawn(move || Windows::over(other, &config()).unwrap());
+    let hostile = Mux::over(hostile, &MuxConfig::new()).unwrap();
+    hostile.send_one_way(raw(1, 1, [2 | 3 << 32, 99], &[])).unwrap();
+    drop(hostile.next_request_within(LONG).unwrap());
+    (hostile, other.join().unwrap())
+}
+
 /// This side would remember each of them.
 fn an_owner_that_revokes_what_no_side_offers_is_left(fixture: &Fixture) -> Outcome {
     faults::clear();
-    let [hostile, client] = streams(fixture, &quiet(fixture));
-    let client = thread::spawn(move || Windows::over(client, &config()).unwrap());
-    let hostile = Mux::over(hostile, &MuxConfig::new()).unwrap();
-    let raw = |kind: u8, region: u32, numbers: [u64; 2]| {
-        let mut bytes = vec![kind, 0, 0, 0];
-        [region, 0, 0].iter().for_each(|number| bytes.extend(number.to_le_bytes()));
-        numbers.iter().for_each(|number| bytes.extend(number.to_le_bytes()));
-        bytes
-    };
-    hostile.send_one_way(raw(1, 1, [2, 99])).unwrap();
-    drop(hostile.next_request_within(LONG).unwrap());
-    let client = client.join().unwrap();
+    let (hostile, client) = hostile_pair(fixture);
     thread::scope(|scope| {
         let serving = scope.spawn(|| client.serve());
-        let last = hostile.request_within(raw(10, 0xffff, [0; 2]), LONG).unwrap().wait().unwrap();
-        assert_eq!(last[0], 0);
-        let beyond = hostile.request_within(raw(10, 0x1_0000, [0; 2]), LONG).unwrap().wait();
+        let ask = |region| hostile.request_within(raw(10, region, [0; 2], &[]), LONG).unwrap().wait();
+        let (last, beyond) = (ask(0xffff), ask(0x1_0000));
+        drop(hostile);
+        let served = serving.join().unwrap();
+        assert_eq!(last.unwrap()[0], 0);
         assert!(beyond.is_err());
-        let error = serving.join().unwrap().unwrap_err();
+        let error = served.unwrap_err();
         assert!(matches!(error, WindowError::Protocol { .. }), "{error}");
     });
+    Ok(())
+}
+
+/// The owner keeps one queue pair for the peer, and makes none before its revocations are acknowledged.
+fn a_peer_that_opens_paths_all_the_time_has_one(fixture: &Fixture) -> Outcome {
+    const DONE: u8 = 0;
+    const NO_PATH: u8 = 7;
+    faults::clear();
+    let (hostile, owner) = hostile_pair(fixture);
+    let pool = owner.pool().clone();
+    let window = offer(&owner, 100);
+    assert_eq!(window.protection(), Protection::Domain);
+    let key = window.key().to_bytes();
+    let device = u64::from_le_bytes(key[64..72].try_into().unwrap());
+    let mut random = random(3);
+    let endpoint = |queue_pair: u32| {
+        let mut end = [0; 48];
+        end[..4].copy_from_slice(&queue_pair.to_le_bytes());
+        end[8..24].copy_from_slice(&Ipv4Addr::LOCALHOST.to_ipv6_mapped().octets());
+        (end[26], end[27]) = (5, 2);
+        end
+    };
+    let before = queue_pairs();
+    let (opened, most, stale) = thread::scope(|scope| {
+        let serving = scope.spawn(|| owner.serve_for(LONG));
+        let status = |message: Vec<u8>| hostile.request_within(message, LONG).unwrap().wait().unwrap()[0];
+        let open = |device: u64, end: [u8; 48]| status(raw(8, 0, [device, 0], &end));
+        let close = |queue_pair: u64| status(raw(9, 0, [device, queue_pair], &[]));
+        let (mut opened, mut most) = (Vec::new(), 0);
+        for queue_pair in 1..100 {
+            opened.push(open(device, endpoint(queue_pair)));
+            most = most.max(queue_pairs());
+        }
+        for other in [0, 1, device ^ 1] {
+            opened.push(NO_PATH - open(other, endpoint(7)));
+        }
+        opened.push(NO_PATH - close(98));
+        opened.push(close(99));
+        opened.push(NO_PATH - close(99));
+        for _ in 0..200 {
+            let mut end = [0; 48];
+            random.fill_bytes(&mut end);
+            open(device, end);
+            most = most.max(queue_pairs());
+        }
+        window.revoke().unwrap();
+        let stale = open(device, endpoint(7));
+        drop(hostile);
+        let _ = serving.join().unwrap();
+        (opened, most, stale)
+    });
+    assert!(opened.iter().all(|status| *status == DONE), "{opened:?}");
+    assert_eq!((most, stale), (before + 1, NO_PATH));
+    drop(owner);
+    nothing_is_left(&pool);
+    Ok(())
+}
+
+/// Among the last cases, because the requests that the failed device holds are lost. The memory of the window
+/// stays the owner's, or is lost if the device does not end its registration.
+fn a_device_that_fails_leaves_no_window_to_the_peer(fixture: &Fixture) -> Outcome {
+    faults::clear();
+    let (client, owner) = pair(fixture, &quiet(fixture).pool_max(87 << 20), &config());
+    let window = offer(&owner, 1000);
+    let key = window.key().clone();
+    thread::scope(|scope| {
+        let serving = scope.spawn(|| owner.serve());
+        client.put(&key, 0, &[1; 1000]).unwrap();
+        rules("device_fatal opcode=rdma_write nth=1", 1);
+        let error = client.put(&key, 0, &[2; 1000]).unwrap_err();
+        let is_known = matches!(error, WindowError::Connection(_) | WindowError::OutcomeUnknown);
+        assert!(is_known, "{error}");
+        all_have_acted();
+        drop(client);
+        let _ = serving.join().unwrap();
+    });
+    faults::clear();
+    assert_eq!(read(&window), [1; 1000]);
+    match window.revoke() {
+        Ok(block) => assert_eq!(block.bytes()[..1000], [1; 1000]),
+        Err(error) => assert!(matches!(error, WindowError::StillRegistered), "{error}"),
+    }
+    drop(owner);
+    let (client, owner) = pair(fixture, &quiet(fixture).pool_max(87 << 20), &config());
+    let window = offer(&owner, 1000);
+    served(client, &owner, |client| client.put(window.key(), 0, b"later").unwrap());
+    assert_eq!(read(&window)[..5], *b"later");
     Ok(())
 }
