@@ -21,7 +21,8 @@ pub(super) fn add(suite: &mut Suite<Fixture>) {
         repaired_faults_change_no_operation, failed_operations_are_performed_once_and_in_order,
         atomics_lose_no_count_or_are_unknown, an_atomic_that_may_have_been_performed_is_not_repeated,
         a_put_that_hangs_silently_is_unknown, calls_that_are_shorter_than_a_hang_end_it,
-        a_flush_ends_puts_that_have_failed, gets_go_back_to_the_device_after_a_revocation,
+        a_flush_ends_puts_that_have_failed, a_put_that_was_given_up_is_performed_before_later_ones,
+        gets_go_back_to_the_device_after_a_revocation,
         a_revocation_is_acknowledged_after_the_queue_pair_that_failed,
         what_the_device_refuses_the_process_does, memory_comes_back_when_the_device_lets_go,
         a_queue_pair_that_cannot_be_stopped_leaves_its_puts_unknown,
@@ -210,13 +211,13 @@ fn repaired_faults_change_no_operation(fixture: &Fixture) -> Outcome {
 fn failed_operations_are_performed_once_and_in_order(fixture: &Fixture) -> Outcome {
     faults::clear();
     for (seed, text) in [
-        "status=retry_exc_err opcode=rdma_write every=3",
-        "status=retry_exc_err opcode=rdma_read every=2",
+        "status=retry_exc_err opcode=rdma_write nth=2; status=retry_exc_err opcode=rdma_write nth=3; status=retry_exc_err opcode=rdma_write nth=6",
+        "status=retry_exc_err opcode=rdma_read nth=2; status=retry_exc_err opcode=rdma_read nth=3; status=retry_exc_err opcode=rdma_read nth=6",
         "status=rem_access_err opcode=rdma_write every=4",
-        "status=rem_op_err opcode=rdma_write every=4; status=fatal_err opcode=rdma_read every=3",
+        "status=rem_op_err opcode=rdma_write every=4; status=fatal_err opcode=rdma_read nth=3",
         "status=rem_access_err opcode=atomic_fetch_and_add every=2",
-        "drop opcode=rdma_write every=5",
-        "qp_fatal opcode=rdma_write,rdma_read every=4",
+        "drop opcode=rdma_write nth=2; drop opcode=rdma_write nth=5",
+        "qp_fatal opcode=rdma_write nth=3; qp_fatal opcode=rdma_read nth=4",
         "hang opcode=rdma_write nth=4",
         "hang opcode=rdma_read nth=3",
     ]
@@ -377,6 +378,58 @@ fn a_flush_ends_puts_that_have_failed(fixture: &Fixture) -> Outcome {
     faults::clear();
     drop(window);
     drop(owner);
+    nothing_is_left(&pool);
+    Ok(())
+}
+
+/// The owner's process performs the first put late. A later one of a device must not come before it.
+fn a_put_that_was_given_up_is_performed_before_later_ones(fixture: &Fixture) -> Outcome {
+    // A message with more ranges than a device performs at a time, and longer than a look takes.
+    const PART: u64 = 6000;
+    faults::clear();
+    let short = WindowConfig::new().operation_timeout(Some(Duration::from_millis(200)));
+    let (client, owner) = pair(fixture, &quiet(fixture), &short);
+    let pool = owner.pool().clone();
+    let window = offer(&owner, 40 * PART as usize);
+    let key = window.key().clone();
+    let ranges: Vec<_> = (0..40).map(|at| (at * PART, PART)).collect();
+    let early = vec![1; 40 * PART as usize];
+    let at = (8 - key.base() % 8) % 8;
+    rules("delay=1us opcode=rdma_write", 1);
+    let served_once = |operate: &mut dyn FnMut()| {
+        thread::scope(|scope| {
+            let serving = scope.spawn(|| owner.serve_for(Duration::from_millis(300)).unwrap());
+            operate();
+            serving.join().unwrap();
+        });
+    };
+    served_once(&mut || client.put(&key, 0, b"first").unwrap());
+    assert_eq!(matched(), 1);
+    // The owner makes no calls.
+    let error = client.put_vectored(&key, &ranges, &early).unwrap_err();
+    assert!(matches!(error, WindowError::TimedOut { .. }), "{error}");
+    let later = client.put(&key, 0, b"later");
+    served_once(&mut || ());
+    let found = read(&window);
+    assert!(later.is_err() || found[..5] == *b"later", "{later:?}, and then the put before it");
+    // A dropped one, and an atomic operation.
+    served_once(&mut || client.put(&key, 0, &[0; 100]).unwrap());
+    drop(client.start_put(&key, 0, &early[..100]).unwrap());
+    let error = client.put_vectored(&key, &ranges, &early).unwrap_err();
+    assert!(matches!(error, WindowError::TimedOut { .. }), "{error}");
+    let added = client.fetch_add(&key, at, 1);
+    served_once(&mut || ());
+    let found = read(&window)[at as usize..][..8].to_vec();
+    let lost = u64::from_ne_bytes([1; 8]).to_ne_bytes();
+    assert!(added.is_err() || found != lost, "{added:?}, and then the put before it");
+    // The device goes on when the client knows of the end.
+    let before = matched();
+    served_once(&mut || (0..2).for_each(|_| client.put(&key, 0, b"again").unwrap()));
+    assert_eq!(matched(), before + 1);
+    faults::clear();
+    assert_eq!(read(&window)[..5], *b"again");
+    drop(window);
+    drop((client, owner));
     nothing_is_left(&pool);
     Ok(())
 }
