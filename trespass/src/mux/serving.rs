@@ -84,6 +84,12 @@ impl Mux<Stream> {
         self.shared.core.with(|state| state.engine.next_number())
     }
 
+    /// Whether the peer has answered or ended all requests before this number, as far as calls know.
+    #[cfg_attr(not(feature = "rdma"), allow(dead_code, reason = "all operations keep their order"))]
+    pub(crate) fn has_answers_before(&self, before: u64) -> bool {
+        self.shared.core.with(|state| state.engine.has_answers_before(before))
+    }
+
     /// Waits until the peer has answered or ended all requests before this number.
     pub(crate) fn flush_or_serve(&self, before: u64, serving: Serving) -> Result<FoundFirst<()>, MuxError> {
         self.first(serving, &mut |state| match &state.failure {

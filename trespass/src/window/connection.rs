@@ -569,8 +569,16 @@ impl Shared {
         bytes: &[u8],
         time: OperationTime,
     ) -> Result<(), WindowError> {
-        let mut pieces = pieces;
         let mut transfer = self.transfer(key, Operation::Put, &pieces, time)?;
+        self.put_pieces(&mut transfer, pieces, bytes).inspect_err(|_| self.give_up())
+    }
+
+    fn put_pieces(
+        &self,
+        transfer: &mut Transfer,
+        mut pieces: Pieces<'_>,
+        bytes: &[u8],
+    ) -> Result<(), WindowError> {
         loop {
             let next = if transfer.has_room() { pieces.next() } else { None };
             if let Some(piece) = next {
@@ -580,6 +588,16 @@ impl Shared {
                 return Ok(());
             }
         }
+    }
+
+    /// This side waits no more for a put, which the owner's process may perform.
+    pub(super) fn give_up(&self) {
+        self.devices.given_up(self.mux.next_number());
+    }
+
+    #[cfg_attr(not(feature = "rdma"), allow(dead_code, reason = "all operations keep their order"))]
+    pub(super) fn has_answers_before(&self, before: u64) -> bool {
+        self.mux.has_answers_before(before)
     }
 
     pub(super) fn get(
@@ -689,7 +707,8 @@ impl Shared {
         time: OperationTime,
     ) -> Result<u64, WindowError> {
         let piece = Piece { ranges: vec![range], bytes: 0..bytes.len() };
-        self.request(&piece.request(key, operation), bytes, Some(key), time)
+        let done = self.request(&piece.request(key, operation), bytes, Some(key), time);
+        done.inspect_err(|_| self.give_up())
     }
 
     /// Sends a request, and waits for its answer. Returns what an atomic operation has found.

@@ -90,6 +90,8 @@ impl Devices {
 
     pub(super) fn note_revoked(&self, _: &WindowKey) {}
 
+    pub(super) fn given_up(&self, _: u64) {}
+
     pub(super) fn begin(
         &self,
         _: &Shared,

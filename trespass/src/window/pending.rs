@@ -23,6 +23,8 @@ pub(super) struct Transfer {
     operation: Operation,
     time: OperationTime,
     under_way: VecDeque<(Piece, UnderWay)>,
+    /// All pieces have ended.
+    is_over: bool,
 }
 
 /// A piece that the owner's process is to perform, or a device.
@@ -57,7 +59,7 @@ impl AnsweredPiece {
 
 impl Transfer {
     pub(super) fn new(key: &WindowKey, operation: Operation, time: OperationTime) -> Self {
-        Self { key: key.clone(), operation, time, under_way: VecDeque::new() }
+        Self { key: key.clone(), operation, time, under_way: VecDeque::new(), is_over: false }
     }
 
     /// Whether another piece may be under way.
@@ -101,7 +103,10 @@ impl Transfer {
 
     /// Waits for the end of the oldest piece. `None` means that all have ended.
     pub(super) fn end(&mut self, shared: &Shared) -> Result<Option<AnsweredPiece>, WindowError> {
-        let Some((piece, under_way)) = self.under_way.pop_front() else { return Ok(None) };
+        let Some((piece, under_way)) = self.under_way.pop_front() else {
+            self.is_over = true;
+            return Ok(None);
+        };
         let (request, pending) = match under_way {
             UnderWay::Message(request, pending) => (request, pending),
             UnderWay::Device(mut ticket) => {
@@ -198,6 +203,15 @@ impl PendingPut {
 impl fmt::Debug for PendingPut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "PendingPut({} pieces)", self.transfer.under_way.len())
+    }
+}
+
+impl Drop for PendingPut {
+    fn drop(&mut self) {
+        // `wait` leaves none, unless it fails.
+        if !self.transfer.is_over {
+            self.windows.0.give_up();
+        }
     }
 }
 

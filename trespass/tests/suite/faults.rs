@@ -64,11 +64,12 @@ pub(crate) fn run(part: &'static str) -> ExitCode {
     processes::add(&mut suite);
     resets::add(&mut suite);
     windows::add(&mut suite);
-    // The last case leaves queue pairs with a failed device.
+    // The last cases leave queue pairs with a failed device.
     cases!(suite: recovered_faults_are_not_visible, all_at_once, unrecoverable_faults_end_the_connection,
         a_port_that_goes_down_is_waited_for, silence_is_noticed, idle_programs_are_not_taken_for_dead, calls_that_fail_leave_no_connection_or_one_over_tcp, a_poor_device_is_used_or_not,
         a_connection_that_loses_rdma_is_reset_and_the_next_one_uses_tcp, whoever_asks_first_hears_of_a_reset,
         a_storm_is_served_where_nothing_passes, a_device_that_fails_ends_what_it_carries);
+    windows::add_last(&mut suite);
     let fixture = Ok(Fixture::new(Target::Soft, Ipv4Addr::LOCALHOST.into()));
     suite.run(
         &test_harness::arguments(),
@@ -528,7 +529,7 @@ fn a_storm_is_served_where_nothing_passes(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
-/// The last case, because the requests that the failed device holds are lost.
+/// Among the last cases, because the requests that the failed device holds are lost.
 fn a_device_that_fails_ends_what_it_carries(fixture: &Fixture) -> Outcome {
     faults::clear();
     let listener = builder(fixture).bind(fixture.anywhere()).unwrap();

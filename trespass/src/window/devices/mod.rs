@@ -22,7 +22,7 @@ mod serving;
 
 use std::collections::HashMap;
 use std::mem::ManuallyDrop;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 pub(super) use self::channel::DeviceTicket;
@@ -67,6 +67,8 @@ struct DevicesOfSide {
     /// The last generation of each region that the peer has revoked. A queue pair gets a copy when a
     /// path begins to use it, and changes after that, both under this lock.
     revoked: Mutex<RevokedKeys>,
+    /// The peer may still perform a put before this number, which this side has given up. 0: none.
+    given_up: AtomicU64,
     /// Revocations of the peer that are not acknowledged yet.
     owed: Mutex<Vec<OwedAnswer>>,
     /// Whether there are any.
@@ -100,6 +102,7 @@ impl Devices {
             paths: std::array::from_fn(|_| OnceLock::new()),
             peer: AtomicU32::new(0),
             revoked: Mutex::default(),
+            given_up: AtomicU64::new(0),
             owed: Mutex::default(),
             owes: AtomicBool::new(false),
         });
@@ -185,6 +188,13 @@ impl Devices {
         }
     }
 
+    /// The owner's process may perform a put before this number later than operations that follow.
+    pub(super) fn given_up(&self, before: u64) {
+        if let Some(inner) = self.inner() {
+            inner.given_up.fetch_max(before, Ordering::Relaxed);
+        }
+    }
+
     /// Begins a piece of an operation. A put sends `bytes`.
     pub(super) fn begin(
         &self,
@@ -206,6 +216,9 @@ impl Devices {
             Operation::Get => OneSidedOperation::Read,
             _ => return Ok(Begun::ByProcess),
         };
+        if operation == OneSidedOperation::Write && inner.must_follow_messages(shared) {
+            return Ok(Begun::ByProcess);
+        }
         let len = piece.bytes.len();
         let Some(mut block) = inner.pool.take(len) else { return Ok(Begun::ByProcess) };
         if operation == OneSidedOperation::Write {
@@ -233,6 +246,9 @@ impl Devices {
             Operation::Put => OneSidedOperation::Write,
             _ => OneSidedOperation::Read,
         };
+        if operation == OneSidedOperation::Write && inner.must_follow_messages(shared) {
+            return Ok(Err(block));
+        }
         block.lend(inner.pool.domain_id());
         let ranges = [(key.base + offset, len)];
         let block = match inner.post_at_once(key, operation, &ranges, block) {
@@ -381,6 +397,21 @@ impl DevicesOfSide {
         self.paths.iter().map_while(OnceLock::get)
     }
 
+    /// Whether a put that was given up may be performed after one that a device performs now. It is
+    /// performed before the next message.
+    fn must_follow_messages(&self, shared: &Shared) -> bool {
+        let before = self.given_up.load(Ordering::Relaxed);
+        if before == 0 {
+            return false;
+        }
+        if !shared.has_answers_before(before) {
+            return true;
+        }
+        // Another one may have been given up.
+        let _ = self.given_up.compare_exchange(before, 0, Ordering::Relaxed, Ordering::Relaxed);
+        false
+    }
+
     /// The path to a device of the owner; `None` if there were too many.
     fn path(&self, key: &WindowKey, index: usize) -> Option<(&Arc<DevicePath>, u32)> {
         let key = key.devices.get(index)?;
@@ -510,7 +541,16 @@ impl DevicesOfSide {
         offset: u64,
         time: OperationTime,
     ) -> Result<AtomicOutcome, WindowError> {
+<<<<<<< HEAD
         let (path, rkey) = self.path(key, index).ok_or(WindowError::NoPath)?;
+=======
+        let index = key.devices.iter().position(|device| device.device == key.atomics);
+        if self.must_follow_messages(shared) {
+            return Ok(AtomicOutcome::Refused);
+        }
+        let path = index.and_then(|index| self.path(key, index));
+        let (path, rkey) = path.ok_or(WindowError::NoPath)?;
+>>>>>>> attack
         let Some(channel) = path.channel(shared, self, time)? else { return Ok(AtomicOutcome::Refused) };
         let Some(block) = self.pool.take(size_of::<u64>()) else { return Err(WindowError::NoPath) };
         let ranges = [(key.base + offset, size_of::<u64>() as u32)];

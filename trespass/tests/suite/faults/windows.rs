@@ -1,6 +1,8 @@
 //! One-sided operations on windows while the device fails them, or refuses what they need.
 
+use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -11,7 +13,7 @@ use trespass::Builder;
 use trespass::mux::{Mux, MuxConfig};
 use trespass::window::{Access, Protection, Window, WindowConfig, WindowError, WindowKey, Windows};
 
-use super::{all_have_acted, builder, nothing_is_left, nothing_is_open, rules, streams};
+use super::{all_have_acted, builder, in_use, nothing_is_left, nothing_is_open, rules, streams};
 use crate::fixture::{Fixture, LONG, below, random};
 
 pub(super) fn add(suite: &mut Suite<Fixture>) {
@@ -19,12 +21,17 @@ pub(super) fn add(suite: &mut Suite<Fixture>) {
         repaired_faults_change_no_operation, failed_operations_are_performed_once_and_in_order,
         atomics_lose_no_count_or_are_unknown, an_atomic_that_may_have_been_performed_is_not_repeated,
         a_put_that_hangs_silently_is_unknown, calls_that_are_shorter_than_a_hang_end_it,
-        a_flush_ends_puts_that_have_failed, gets_go_back_to_the_device_after_a_revocation,
+        a_flush_ends_puts_that_have_failed, a_put_that_was_given_up_is_performed_before_later_ones,
+        gets_go_back_to_the_device_after_a_revocation,
         a_revocation_is_acknowledged_after_the_queue_pair_that_failed,
         what_the_device_refuses_the_process_does, memory_comes_back_when_the_device_lets_go,
         a_queue_pair_that_cannot_be_stopped_leaves_its_puts_unknown,
         a_queue_that_cannot_be_armed_serves_all_threads, memory_comes_back_while_the_port_is_down,
-        an_owner_that_revokes_what_no_side_offers_is_left);
+        an_owner_that_revokes_what_no_side_offers_is_left, a_peer_that_opens_paths_all_the_time_has_one);
+}
+
+pub(super) fn add_last(suite: &mut Suite<Fixture>) {
+    cases!(suite: a_device_that_fails_leaves_no_window_to_the_peer);
 }
 
 fn config() -> WindowConfig {
@@ -77,6 +84,10 @@ fn bytes(len: usize, seed: u64) -> Vec<u8> {
 /// The memory regions of this process.
 fn regions() -> u32 {
     soft::statistics().expect("a device was used").regions.count
+}
+
+fn queue_pairs() -> u32 {
+    in_use()[0]
 }
 
 /// The requests that the first rule has met.
@@ -200,13 +211,13 @@ fn repaired_faults_change_no_operation(fixture: &Fixture) -> Outcome {
 fn failed_operations_are_performed_once_and_in_order(fixture: &Fixture) -> Outcome {
     faults::clear();
     for (seed, text) in [
-        "status=retry_exc_err opcode=rdma_write every=3",
-        "status=retry_exc_err opcode=rdma_read every=2",
+        "status=retry_exc_err opcode=rdma_write nth=2; status=retry_exc_err opcode=rdma_write nth=3; status=retry_exc_err opcode=rdma_write nth=6",
+        "status=retry_exc_err opcode=rdma_read nth=2; status=retry_exc_err opcode=rdma_read nth=3; status=retry_exc_err opcode=rdma_read nth=6",
         "status=rem_access_err opcode=rdma_write every=4",
-        "status=rem_op_err opcode=rdma_write every=4; status=fatal_err opcode=rdma_read every=3",
+        "status=rem_op_err opcode=rdma_write every=4; status=fatal_err opcode=rdma_read nth=3",
         "status=rem_access_err opcode=atomic_fetch_and_add every=2",
-        "drop opcode=rdma_write every=5",
-        "qp_fatal opcode=rdma_write,rdma_read every=4",
+        "drop opcode=rdma_write nth=2; drop opcode=rdma_write nth=5",
+        "qp_fatal opcode=rdma_write nth=3; qp_fatal opcode=rdma_read nth=4",
         "hang opcode=rdma_write nth=4",
         "hang opcode=rdma_read nth=3",
     ]
@@ -373,6 +384,58 @@ fn a_flush_ends_puts_that_have_failed(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
+/// The owner's process performs the first put late. A later one of a device must not come before it.
+fn a_put_that_was_given_up_is_performed_before_later_ones(fixture: &Fixture) -> Outcome {
+    // A message with more ranges than a device performs at a time, and longer than a look takes.
+    const PART: u64 = 6000;
+    faults::clear();
+    let short = WindowConfig::new().operation_timeout(Some(Duration::from_millis(200)));
+    let (client, owner) = pair(fixture, &quiet(fixture), &short);
+    let pool = owner.pool().clone();
+    let window = offer(&owner, 40 * PART as usize);
+    let key = window.key().clone();
+    let ranges: Vec<_> = (0..40).map(|at| (at * PART, PART)).collect();
+    let early = vec![1; 40 * PART as usize];
+    let at = (8 - key.base() % 8) % 8;
+    rules("delay=1us opcode=rdma_write", 1);
+    let served_once = |operate: &mut dyn FnMut()| {
+        thread::scope(|scope| {
+            let serving = scope.spawn(|| owner.serve_for(Duration::from_millis(300)).unwrap());
+            operate();
+            serving.join().unwrap();
+        });
+    };
+    served_once(&mut || client.put(&key, 0, b"first").unwrap());
+    assert_eq!(matched(), 1);
+    // The owner makes no calls.
+    let error = client.put_vectored(&key, &ranges, &early).unwrap_err();
+    assert!(matches!(error, WindowError::TimedOut { .. }), "{error}");
+    let later = client.put(&key, 0, b"later");
+    served_once(&mut || ());
+    let found = read(&window);
+    assert!(later.is_err() || found[..5] == *b"later", "{later:?}, and then the put before it");
+    // A dropped one, and an atomic operation.
+    served_once(&mut || client.put(&key, 0, &[0; 100]).unwrap());
+    drop(client.start_put(&key, 0, &early[..100]).unwrap());
+    let error = client.put_vectored(&key, &ranges, &early).unwrap_err();
+    assert!(matches!(error, WindowError::TimedOut { .. }), "{error}");
+    let added = client.fetch_add(&key, at, 1);
+    served_once(&mut || ());
+    let found = read(&window)[at as usize..][..8].to_vec();
+    let lost = u64::from_ne_bytes([1; 8]).to_ne_bytes();
+    assert!(added.is_err() || found != lost, "{added:?}, and then the put before it");
+    // The device goes on when the client knows of the end.
+    let before = matched();
+    served_once(&mut || (0..2).for_each(|_| client.put(&key, 0, b"again").unwrap()));
+    assert_eq!(matched(), before + 1);
+    faults::clear();
+    assert_eq!(read(&window)[..5], *b"again");
+    drop(window);
+    drop((client, owner));
+    nothing_is_left(&pool);
+    Ok(())
+}
+
 /// Waits until the device performs gets. The rule must be one of READs.
 fn until_the_device_reads(client: &Windows, key: &WindowKey, what: &str) {
     let (before, limit) = (matched(), Instant::now() + Duration::from_secs(10));
@@ -421,8 +484,6 @@ fn a_revocation_is_acknowledged_after_the_queue_pair_that_failed(fixture: &Fixtu
     let pool = owner.pool().clone();
     let window = offer(&owner, 100);
     let key = window.key().clone();
-    let queue_pairs =
-        || -> u32 { soft::statistics().unwrap().queue_pairs.iter().map(|some| some.count).sum() };
     let put = thread::scope(|scope| {
         let serving = scope.spawn(|| owner.serve_for(Duration::from_millis(100)).unwrap());
         client.put(&key, 0, b"first").unwrap();
@@ -548,24 +609,36 @@ fn a_queue_pair_that_cannot_be_stopped_leaves_its_puts_unknown(fixture: &Fixture
     Ok(())
 }
 
-/// No thread keeps the lock of the queue pair while it waits.
+/// A thread that waits must not keep the lock of the queue pair.
 fn a_queue_that_cannot_be_armed_serves_all_threads(fixture: &Fixture) -> Outcome {
     faults::clear();
-    let (client, owner) = pair(fixture, &quiet(fixture), &config());
+    let (client, owner) = pair(fixture, &quiet(fixture).rail_timeout(LONG), &config());
     let pool = owner.pool().clone();
     let window = offer(&owner, LEN);
-    let key = window.key().clone();
+    let key = window.key();
     served(client, &owner, |client| {
-        client.put(&key, 0, b"first").unwrap();
-        rules("delay=100ms opcode=rdma_read nth=1; delay=1us opcode=rdma_write", 1);
-        let slow = client.start_get(&key, 0, 10).unwrap();
-        // The stream may use such a call, too, so that only this thread waits for the device now.
-        faults::add(faults::parse("errno=EIO call=req_notify_cq first=1").unwrap().remove(0)).unwrap();
-        slow.wait().unwrap();
-        client.put(&key, 0, b"later").unwrap();
+        client.put(key, 0, b"first").unwrap();
+        // The owner's thread sleeps from now on, and needs no event of the device.
+        thread::sleep(Duration::from_millis(50));
+        rules("delay=60s opcode=rdma_read nth=1; errno=EIO call=req_notify_cq", 1);
+        let get = client.start_get(key, 0, 5).unwrap();
+        let (tell, told) = mpsc::channel();
+        thread::scope(|scope| {
+            let getting = scope.spawn(|| get.wait());
+            thread::sleep(Duration::from_millis(50));
+            scope.spawn(|| tell.send(client.start_put(key, 0, b"later")));
+            let put = told.recv_timeout(Duration::from_secs(10));
+            let waits = !getting.is_finished();
+            let acted: Vec<_> = faults::report().iter().map(|rule| rule.fired).collect();
+            faults::clear();
+            let put = put.expect("the thread that waits keeps the lock").unwrap();
+            assert!(waits, "the get has ended before");
+            assert!(acted.iter().all(|fired| *fired > 0), "{acted:?}");
+            assert_eq!(getting.join().unwrap().unwrap(), b"first");
+            put.wait().unwrap();
+        });
     });
-    all_have_acted();
-    faults::clear();
+    assert_eq!(read(&window)[..5], *b"later");
     drop(window);
     drop(owner);
     nothing_is_left(&pool);
@@ -597,29 +670,126 @@ fn memory_comes_back_while_the_port_is_down(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
+/// The bytes of a request, as `window::message` has them.
+fn raw(kind: u8, region: u32, numbers: [u64; 2], rest: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![kind, 0, 0, 0];
+    [region, 0, 0].iter().for_each(|number| bytes.extend(number.to_le_bytes()));
+    numbers.iter().for_each(|number| bytes.extend(number.to_le_bytes()));
+    bytes.extend(rest);
+    bytes
+}
+
+/// A peer that sends its own messages, and says that its devices write and read.
+fn hostile_pair(fixture: &Fixture) -> (Mux, Windows) {
+    let [hostile, other] = streams(fixture, &quiet(fixture));
+    let other = thread::spawn(move || Windows::over(other, &config()).unwrap());
+    let hostile = Mux::over(hostile, &MuxConfig::new()).unwrap();
+    hostile.send_one_way(raw(1, 1, [2 | 3 << 32, 99], &[])).unwrap();
+    drop(hostile.next_request_within(LONG).unwrap());
+    (hostile, other.join().unwrap())
+}
+
 /// This side would remember each of them.
 fn an_owner_that_revokes_what_no_side_offers_is_left(fixture: &Fixture) -> Outcome {
     faults::clear();
-    let [hostile, client] = streams(fixture, &quiet(fixture));
-    let client = thread::spawn(move || Windows::over(client, &config()).unwrap());
-    let hostile = Mux::over(hostile, &MuxConfig::new()).unwrap();
-    let raw = |kind: u8, region: u32, numbers: [u64; 2]| {
-        let mut bytes = vec![kind, 0, 0, 0];
-        [region, 0, 0].iter().for_each(|number| bytes.extend(number.to_le_bytes()));
-        numbers.iter().for_each(|number| bytes.extend(number.to_le_bytes()));
-        bytes
-    };
-    hostile.send_one_way(raw(1, 1, [2, 99])).unwrap();
-    drop(hostile.next_request_within(LONG).unwrap());
-    let client = client.join().unwrap();
+    let (hostile, client) = hostile_pair(fixture);
     thread::scope(|scope| {
         let serving = scope.spawn(|| client.serve());
-        let last = hostile.request_within(raw(10, 0xffff, [0; 2]), LONG).unwrap().wait().unwrap();
-        assert_eq!(last[0], 0);
-        let beyond = hostile.request_within(raw(10, 0x1_0000, [0; 2]), LONG).unwrap().wait();
+        let ask = |region| hostile.request_within(raw(10, region, [0; 2], &[]), LONG).unwrap().wait();
+        let (last, beyond) = (ask(0xffff), ask(0x1_0000));
+        drop(hostile);
+        let served = serving.join().unwrap();
+        assert_eq!(last.unwrap()[0], 0);
         assert!(beyond.is_err());
-        let error = serving.join().unwrap().unwrap_err();
+        let error = served.unwrap_err();
         assert!(matches!(error, WindowError::Protocol { .. }), "{error}");
     });
+    Ok(())
+}
+
+/// The owner keeps one queue pair for the peer, and makes none before its revocations are acknowledged.
+fn a_peer_that_opens_paths_all_the_time_has_one(fixture: &Fixture) -> Outcome {
+    const DONE: u8 = 0;
+    const NO_PATH: u8 = 7;
+    faults::clear();
+    let (hostile, owner) = hostile_pair(fixture);
+    let pool = owner.pool().clone();
+    let window = offer(&owner, 100);
+    assert_eq!(window.protection(), Protection::Domain);
+    let key = window.key().to_bytes();
+    let device = u64::from_le_bytes(key[64..72].try_into().unwrap());
+    let mut random = random(3);
+    let endpoint = |queue_pair: u32| {
+        let mut end = [0; 48];
+        end[..4].copy_from_slice(&queue_pair.to_le_bytes());
+        end[8..24].copy_from_slice(&Ipv4Addr::LOCALHOST.to_ipv6_mapped().octets());
+        (end[26], end[27]) = (5, 2);
+        end
+    };
+    let before = queue_pairs();
+    let (opened, most, stale) = thread::scope(|scope| {
+        let serving = scope.spawn(|| owner.serve_for(LONG));
+        let status = |message: Vec<u8>| hostile.request_within(message, LONG).unwrap().wait().unwrap()[0];
+        let open = |device: u64, end: [u8; 48]| status(raw(8, 0, [device, 0], &end));
+        let close = |queue_pair: u64| status(raw(9, 0, [device, queue_pair], &[]));
+        let (mut opened, mut most) = (Vec::new(), 0);
+        for queue_pair in 1..100 {
+            opened.push(open(device, endpoint(queue_pair)));
+            most = most.max(queue_pairs());
+        }
+        for other in [0, 1, device ^ 1] {
+            opened.push(NO_PATH - open(other, endpoint(7)));
+        }
+        opened.push(NO_PATH - close(98));
+        opened.push(close(99));
+        opened.push(NO_PATH - close(99));
+        for _ in 0..200 {
+            let mut end = [0; 48];
+            random.fill_bytes(&mut end);
+            open(device, end);
+            most = most.max(queue_pairs());
+        }
+        window.revoke().unwrap();
+        let stale = open(device, endpoint(7));
+        drop(hostile);
+        let _ = serving.join().unwrap();
+        (opened, most, stale)
+    });
+    assert!(opened.iter().all(|status| *status == DONE), "{opened:?}");
+    assert_eq!((most, stale), (before + 1, NO_PATH));
+    drop(owner);
+    nothing_is_left(&pool);
+    Ok(())
+}
+
+/// Among the last cases, because the requests that the failed device holds are lost. The memory of the window
+/// stays the owner's, or is lost if the device does not end its registration.
+fn a_device_that_fails_leaves_no_window_to_the_peer(fixture: &Fixture) -> Outcome {
+    faults::clear();
+    let (client, owner) = pair(fixture, &quiet(fixture).pool_max(87 << 20), &config());
+    let window = offer(&owner, 1000);
+    let key = window.key().clone();
+    thread::scope(|scope| {
+        let serving = scope.spawn(|| owner.serve());
+        client.put(&key, 0, &[1; 1000]).unwrap();
+        rules("device_fatal opcode=rdma_write nth=1", 1);
+        let error = client.put(&key, 0, &[2; 1000]).unwrap_err();
+        let is_known = matches!(error, WindowError::Connection(_) | WindowError::OutcomeUnknown);
+        assert!(is_known, "{error}");
+        all_have_acted();
+        drop(client);
+        let _ = serving.join().unwrap();
+    });
+    faults::clear();
+    assert_eq!(read(&window), [1; 1000]);
+    match window.revoke() {
+        Ok(block) => assert_eq!(block.bytes()[..1000], [1; 1000]),
+        Err(error) => assert!(matches!(error, WindowError::StillRegistered), "{error}"),
+    }
+    drop(owner);
+    let (client, owner) = pair(fixture, &quiet(fixture).pool_max(87 << 20), &config());
+    let window = offer(&owner, 1000);
+    served(client, &owner, |client| client.put(window.key(), 0, b"later").unwrap());
+    assert_eq!(read(&window)[..5], *b"later");
     Ok(())
 }
