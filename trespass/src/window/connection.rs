@@ -13,7 +13,7 @@ use super::key::{Access, WindowKey};
 use super::memory::OfferedMemory;
 use super::message::{self, Identity, Operation, Status, WindowRange, WindowRequest};
 use super::offered::{Protection, Window};
-use super::owner::{MOST_WINDOWS, WindowTable};
+use super::owner::WindowTable;
 use super::pending::{PendingBlock, PendingGet, PendingPut, Transfer};
 use super::pieces::{Piece, Pieces};
 use super::{Notification, WindowConfig};
@@ -508,7 +508,7 @@ impl Shared {
         };
         let memory = OfferedMemory::new(block, len);
         let registered = match lifetime {
-            None => self.devices.register(self, &memory, access),
+            None => self.devices.register(&memory, access),
             Some(_) => Registered::default(),
         };
         if let Some(required @ Protection::Domain) = self.protection
@@ -537,6 +537,10 @@ impl Shared {
         }
         if !key.access.contains(needed) {
             return Err(WindowError::Access { offered: key.access, needed });
+        }
+        if self.devices.is_revoked(key) {
+            let WindowKey { region, generation, .. } = *key;
+            return Err(WindowError::Revoked { region, generation });
         }
         Ok(())
     }
@@ -749,16 +753,6 @@ impl Shared {
         self.answer(pending, time)
     }
 
-    /// Begins a request, if that needs no wait.
-    #[cfg_attr(not(feature = "rdma"), allow(dead_code, reason = "no device has served a window"))]
-    pub(super) fn begin_at_once(&self, message: Vec<u8>) -> Option<PendingAnswer> {
-        let serving = Serving { until: Until::Now, takes_requests: false };
-        match self.mux.request_or_serve(&mut Some(message.into()), serving) {
-            Ok(FoundFirst::Own(pending)) => Some(pending),
-            _ => None,
-        }
-    }
-
     /// Performs a request of the peer that has arrived.
     #[cfg_attr(not(feature = "rdma"), allow(dead_code, reason = "all operations look for them"))]
     pub(super) fn serve_what_has_arrived(&self) -> Result<(), WindowError> {
@@ -849,19 +843,11 @@ impl Shared {
             // Its requester may have gone on, to an operation that this one must not undo.
             return Ok(());
         }
-        if asked.operation == Operation::Revoked {
-            // This side remembers each region.
-            if asked.region as usize >= MOST_WINDOWS {
-                return Err(WindowError::Protocol { what: "the end of a window that no side can offer" });
-            }
-            self.devices.revoked(asked.region, asked.generation, request);
-            return Ok(());
-        }
         let mut answer = vec![0; message::ANSWER];
         let status = match asked.operation {
             Operation::Message => self.table.keep_message(bytes),
             Operation::Open { .. } | Operation::Close { .. } => {
-                let (status, end) = self.devices.serve(self, asked.operation, bytes);
+                let (status, end) = self.devices.serve(asked.operation, bytes);
                 answer.extend(end);
                 status
             }

@@ -124,7 +124,8 @@ impl WindowKey {
         self.generation
     }
 
-    /// The address of the first byte in the owner's memory.
+    /// The address of the first byte: that by which the owner's devices know it, or in memory if the
+    /// owner's process performs the operations.
     #[must_use]
     pub fn base(&self) -> u64 {
         self.base

@@ -66,9 +66,6 @@ pub(super) enum Operation {
         device: u64,
         queue_pair: u32,
     },
-    /// The sender has revoked a window. The answer says that no operation with its key is
-    /// outstanding, and that none follows.
-    Revoked,
 }
 
 /// The sender's devices write to windows.
@@ -104,7 +101,7 @@ impl Operation {
     pub(super) fn needs(self) -> Access {
         match self {
             Self::Hello { .. } | Self::Message => Access::default(),
-            Self::Open { .. } | Self::Close { .. } | Self::Revoked => Access::default(),
+            Self::Open { .. } | Self::Close { .. } => Access::default(),
             Self::Put | Self::PutNotify { .. } => Access::WRITE,
             Self::Get => Access::READ,
             Self::FetchAdd { .. } | Self::CompareSwap { .. } => Access::ATOMIC,
@@ -124,7 +121,6 @@ impl Operation {
             Self::Message => (7, 0, 0),
             Self::Open { device } => (8, device, 0),
             Self::Close { device, queue_pair } => (9, device, queue_pair.into()),
-            Self::Revoked => (10, 0, 0),
         }
     }
 }
@@ -149,12 +145,6 @@ impl WindowRequest {
 
     pub(super) fn of_no_window(operation: Operation) -> Self {
         Self { operation, region: 0, generation: 0, ranges: vec![] }
-    }
-
-    /// The window of this region and generation was revoked.
-    #[cfg_attr(not(feature = "rdma"), allow(dead_code, reason = "no device has served it"))]
-    pub(super) fn revoked(region: u32, generation: u32) -> Self {
-        Self { operation: Operation::Revoked, region, generation, ranges: vec![] }
     }
 
     /// A request with room for its bytes behind it.
@@ -199,7 +189,6 @@ impl WindowRequest {
             7 => Operation::Message,
             8 => Operation::Open { device: number },
             9 => Operation::Close { device: number, queue_pair: other as u32 },
-            10 => Operation::Revoked,
             _ => return Err(wrong("an operation that this version does not know")),
         };
         if count > MOST_RANGES || rest.len() < count * RANGE {
@@ -229,7 +218,7 @@ impl WindowRequest {
             }
             Operation::Message => return Ok(()),
             Operation::Open { .. } => (END as u64, "an end of a path with another length"),
-            Operation::Close { .. } | Operation::Revoked => (0, "a message about windows with bytes"),
+            Operation::Close { .. } => (0, "the end of a path with bytes"),
             Operation::Put | Operation::PutNotify { .. } => {
                 (total, "a put with other bytes than its ranges have")
             }
@@ -270,8 +259,6 @@ pub(super) enum Status {
     StillOpen,
     /// A device performs the atomic operations of this window.
     OfDevice,
-    /// The owner makes no path before the peer has acknowledged each revocation.
-    Later,
 }
 
 impl Status {
@@ -287,7 +274,6 @@ impl Status {
             Self::NoPath => (7, 0),
             Self::StillOpen => (8, 0),
             Self::OfDevice => (9, 0),
-            Self::Later => (10, 0),
         };
         let mut bytes = [0; ANSWER];
         bytes[0] = status;
@@ -312,7 +298,6 @@ impl Status {
             7 => Self::NoPath,
             8 => Self::StillOpen,
             9 => Self::OfDevice,
-            10 => Self::Later,
             _ => return Err(wrong("a status that this version does not know")),
         };
         Ok((status, bytes))
@@ -336,9 +321,7 @@ impl Status {
             Self::Access => WindowError::Access { offered, needed: request.operation.needs() },
             Self::Misaligned => WindowError::Misaligned { offset: first },
             Self::Full { waiting } => WindowError::Full { waiting },
-            Self::NoPath | Self::StillOpen | Self::Later => {
-                WindowError::Protocol { what: "an answer to another request" }
-            }
+            Self::NoPath | Self::StillOpen => WindowError::Protocol { what: "an answer to another request" },
             Self::OfDevice => WindowError::AtomicsOfDevice,
         })
     }
@@ -372,11 +355,9 @@ pub(super) mod tests {
         let identity = Identity { owner: 7, connection: 8 | 9 << 32 };
         let hello = WindowRequest::hello(identity, READS | WRITES);
         assert_eq!(WindowRequest::decode(&hello.encode(0)).unwrap(), (hello, &b""[..]));
-        for operation in [
-            Operation::Open { device: u64::MAX },
-            Operation::Close { device: 1 << 40, queue_pair: 77 },
-            Operation::Revoked,
-        ] {
+        for operation in
+            [Operation::Open { device: u64::MAX }, Operation::Close { device: 1 << 40, queue_pair: 77 }]
+        {
             let room = if matches!(operation, Operation::Open { .. }) { END } else { 0 };
             let mut bytes =
                 WindowRequest { operation, region: 5, generation: 6, ranges: vec![] }.encode(room);
@@ -397,7 +378,6 @@ pub(super) mod tests {
             Status::NoPath,
             Status::StillOpen,
             Status::OfDevice,
-            Status::Later,
         ] {
             assert_eq!(Status::decode(&status.encode()).unwrap(), (status, &b""[..]));
         }
@@ -422,13 +402,12 @@ pub(super) mod tests {
             (Operation::Message, &[], MOST_TEXT + 1),
             (Operation::Open { device: 1 }, &[], END - 1),
             (Operation::Close { device: 1, queue_pair: 1 }, &[], 1),
-            (Operation::Revoked, &[], 1),
         ] {
             let error = refused(request(operation, ranges), bytes);
             assert!(error.starts_with("the peer breaks the protocol"), "{operation:?}: {error}");
         }
         let mut unknown = request(Operation::Put, &[]).encode(0);
-        unknown[0] = 11;
+        unknown[0] = 10;
         assert!(WindowRequest::decode(&unknown).is_err());
         let mut many = request(Operation::Get, &[]).encode(0);
         many[12..16].copy_from_slice(&u32::MAX.to_le_bytes());
@@ -441,7 +420,7 @@ pub(super) mod tests {
             let _ = WindowRequest::decode(&bytes);
             let _ = Status::decode(&bytes);
             if bytes.len() >= REQUEST {
-                bytes[0] = 1 + bytes[0] % 10;
+                bytes[0] = 1 + bytes[0] % 9;
                 bytes[12] %= 4;
                 bytes[13..16].fill(0);
                 let _ = WindowRequest::decode(&bytes);

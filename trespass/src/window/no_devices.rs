@@ -7,7 +7,6 @@ use super::memory::OfferedMemory;
 use super::message::{Operation, Status};
 use super::pieces::Piece;
 use crate::Stream;
-use crate::mux::Request;
 use crate::pool::Block;
 
 pub(super) struct Devices;
@@ -17,6 +16,7 @@ pub(super) struct Registered;
 
 #[derive(Default)]
 pub(super) struct RegisteredKeys {
+    pub(super) base: u64,
     pub(super) atomics: u64,
     pub(super) devices: Vec<DeviceKey>,
 }
@@ -67,25 +67,20 @@ impl Devices {
 
     pub(super) fn set_peer(&self, _: u32) {}
 
-    pub(super) fn register(&self, _: &Shared, _: &OfferedMemory, _: Access) -> Registered {
+    pub(super) fn register(&self, _: &OfferedMemory, _: Access) -> Registered {
         Registered
     }
 
-    pub(super) fn end(
-        &self,
-        _: &WindowKey,
-        memory: OfferedMemory,
-        _: Registered,
-    ) -> Result<Block, WindowError> {
+    pub(super) fn end(&self, memory: OfferedMemory, _: Registered) -> Result<Block, WindowError> {
         Ok(memory.into_block())
     }
 
-    pub(super) fn serve(&self, _: &Shared, _: Operation, _: &[u8]) -> (Status, Vec<u8>) {
+    pub(super) fn serve(&self, _: Operation, _: &[u8]) -> (Status, Vec<u8>) {
         (Status::NoPath, vec![])
     }
 
-    pub(super) fn revoked(&self, _: u32, _: u32, request: Request) {
-        let _ = request.answer(Status::Done { number: 0 }.encode().to_vec());
+    pub(super) fn is_revoked(&self, _: &WindowKey) -> bool {
+        false
     }
 
     pub(super) fn note_revoked(&self, _: &WindowKey) {}

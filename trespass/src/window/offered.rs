@@ -116,7 +116,7 @@ impl Window {
 
     fn take(&self) -> Option<Result<Block, WindowError>> {
         let (memory, registered) = self.shared.table.revoke(&self.key)?;
-        Some(self.shared.devices.end(&self.key, memory, registered))
+        Some(self.shared.devices.end(memory, registered))
     }
 
     fn within(&self, offset: u64, len: usize) -> Result<usize, WindowError> {

@@ -105,8 +105,10 @@ impl WindowTable {
         Identity { owner, connection }: Identity,
     ) -> WindowKey {
         let WindowPlace { region, generation } = place;
-        let (base, len) = (memory.base(), memory.len() as u64);
-        let RegisteredKeys { atomics, devices } = registered.keys();
+        let len = memory.len() as u64;
+        let RegisteredKeys { base, atomics, devices } = registered.keys();
+        // Devices know it by another address.
+        let base = if devices.is_empty() { memory.base() } else { base };
         let ends = lifetime.and_then(|lifetime| Instant::now().checked_add(lifetime));
         self.lock().slots[region as usize].window = Some(OfferedWindow { memory, access, ends, registered });
         let devices = devices.into();
@@ -245,7 +247,7 @@ impl OfferedWindow {
         let first = request.ranges.first().map_or(0, |range| range.offset as usize);
         match request.operation {
             Operation::Hello { .. } | Operation::Message => {}
-            Operation::Open { .. } | Operation::Close { .. } | Operation::Revoked => {}
+            Operation::Open { .. } | Operation::Close { .. } => {}
             Operation::Put | Operation::PutNotify { .. } => {
                 let mut rest = bytes;
                 for range in &request.ranges {

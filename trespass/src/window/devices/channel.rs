@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sideway::ibverbs::completion::WorkCompletionStatus;
 
-use super::RevokedKeys;
 use super::path::DevicePath;
 use crate::pool::{Block, Pool};
 use crate::process::Process;
@@ -51,8 +50,6 @@ pub(super) struct Channel {
 
 struct ChannelState {
     initiator: Initiator,
-    /// The last generation of each region that the owner has revoked.
-    revoked: RevokedKeys,
     /// A put before this ticket that has failed must not be performed again: a flush has returned.
     flushed: u64,
     /// The oldest operation that is outstanding, and since when a thread knows that.
@@ -97,14 +94,12 @@ enum Waited {
 
 impl Channel {
     pub(super) fn new(initiator: Initiator) -> std::io::Result<Self> {
-        let revoked = RevokedKeys::default();
         Ok(Self {
             process: Process::current(),
             queue_pair: initiator.qp_number(),
             completions: initiator.descriptor().try_clone_to_owned()?,
             state: Mutex::new(ChannelState {
                 initiator,
-                revoked,
                 flushed: 0,
                 oldest: None,
                 has_sleeper: false,
@@ -148,19 +143,6 @@ impl Channel {
         self.load.load(Ordering::Relaxed)
     }
 
-    /// The key of a window must not be used any more.
-    pub(super) fn revoke(&self, region: u32, generation: u32) {
-        note_revoked(&mut self.lock().revoked, region, generation);
-    }
-
-    /// Whether an operation with such a key is outstanding, or the queue pair has failed: a late
-    /// packet of an operation that has ended may then still reach the owner.
-    pub(super) fn uses(&self, region: u32, generation: u32) -> bool {
-        let mut state = self.lock();
-        state.poll(self);
-        state.initiator.failure().is_some() || state.initiator.uses(region, generation)
-    }
-
     /// Posts an operation, if that needs no wait.
     pub(super) fn post_at_once(
         self: &Arc<Self>,
@@ -169,11 +151,7 @@ impl Channel {
         len: u64,
         block: Block,
     ) -> Result<DeviceTicket, Block> {
-        let (region, generation) = request.window;
         let mut state = self.lock();
-        if !state.revoked.is_empty() && state.revoked.get(&region).is_some_and(|last| generation <= *last) {
-            return Err(block);
-        }
         match state.initiator.post(request, block) {
             Ok(number) => {
                 self.load.fetch_add(len, Ordering::Relaxed);
@@ -196,14 +174,9 @@ impl Channel {
         time: OperationTime,
         timeout: Duration,
     ) -> Result<Result<DeviceTicket, Block>, (WindowError, Block)> {
-        let (region, generation) = request.window;
         let (mut block, mut begun) = (block, None);
         let mut state = self.lock();
         loop {
-            if !state.revoked.is_empty() && state.revoked.get(&region).is_some_and(|last| generation <= *last)
-            {
-                return Err((WindowError::Revoked { region, generation }, block));
-            }
             block = match state.initiator.post(request, block) {
                 Ok(number) => {
                     self.load.fetch_add(len, Ordering::Relaxed);
@@ -238,11 +211,7 @@ impl Channel {
         pool: &Pool,
         request: ShortRequest<'_>,
     ) -> AtOnce {
-        let (region, generation) = request.window;
         let mut state = self.lock();
-        if !state.revoked.is_empty() && state.revoked.get(&region).is_some_and(|last| generation <= *last) {
-            return AtOnce::NotPosted;
-        }
         let Some(block) = state.spare.take().or_else(|| pool.take(AT_ONCE)) else { return AtOnce::NotPosted };
         match state.initiator.perform_alone(request, block, POLLS) {
             PerformedAlone::Done(block) => {
@@ -359,12 +328,6 @@ impl Channel {
         self.ended.notify_all();
         state
     }
-}
-
-/// Notes that no key of this region, up to this generation, may be used.
-pub(super) fn note_revoked(revoked: &mut RevokedKeys, region: u32, generation: u32) {
-    let last = revoked.entry(region).or_default();
-    *last = generation.max(*last);
 }
 
 impl ChannelState {

@@ -7,14 +7,15 @@
 //!
 //! # Why no operation reaches another window
 //!
-//! A device may give a new window the rkey of a former one. Two rules of the owner exclude that a late
-//! packet, or a peer that does not know better, uses it:
+//! A device may give a new window the rkey of a former one, whose late packets would then reach it. So
+//! the owner registers each window at addresses that no other window of the connection ever had
+//! (`ibv_reg_mr_iova`). A late packet names an address outside of the new window, and is refused.
 //!
-//! - It registers memory only if the peer has acknowledged each revocation, or has no path.
-//! - It opens a path only if the peer has acknowledged each revocation.
+//! # Why no late packet undoes a later operation
 //!
-//! The peer acknowledges a revocation once no operation with the key is outstanding, and no queue pair
-//! that has failed may still be served. From then on it uses the key no more.
+//! The peer performs nothing after a failure of a queue pair, also not by messages, before the owner
+//! has answered that it has destroyed the queue pair that served it. Then it performs again what had
+//! not ended. `docs/internals/window-model.md` has a model of both.
 
 mod channel;
 mod path;
@@ -37,7 +38,6 @@ use super::memory::OfferedMemory;
 use super::message::{self, Operation, Status};
 use super::pieces::Piece;
 use crate::Stream;
-use crate::mux::Request;
 use crate::pool::{Block, Pool};
 use crate::process::Process;
 use crate::transport::rc::one_sided::{OneSidedOperation, OneSidedPorts, OneSidedRequest, ShortRequest};
@@ -64,24 +64,13 @@ struct DevicesOfSide {
     paths: [OnceLock<Arc<DevicePath>>; MOST_PATHS],
     /// What the peer's devices can do as requesters.
     peer: AtomicU32,
-    /// The last generation of each region that the peer has revoked. A queue pair gets a copy when a
-    /// path begins to use it, and changes after that, both under this lock.
-    revoked: Mutex<RevokedKeys>,
+    /// The last generation of each region that the owner is known to have revoked. A key that it has
+    /// revoked would end the queue pair.
+    revoked: Mutex<HashMap<u32, u32>>,
+    /// Whether there are any.
+    has_revoked: AtomicBool,
     /// The peer may still perform a put before this number, which this side has given up. 0: none.
     given_up: AtomicU64,
-    /// Revocations of the peer that are not acknowledged yet.
-    owed: Mutex<Vec<OwedAnswer>>,
-    /// Whether there are any.
-    owes: AtomicBool,
-}
-
-/// The last revoked generation of each region.
-type RevokedKeys = HashMap<u32, u32>;
-
-struct OwedAnswer {
-    request: Request,
-    region: u32,
-    generation: u32,
 }
 
 /// An operation for a device, or why there is none.
@@ -103,8 +92,7 @@ impl Devices {
             peer: AtomicU32::new(0),
             revoked: Mutex::default(),
             given_up: AtomicU64::new(0),
-            owed: Mutex::default(),
-            owes: AtomicBool::new(false),
+            has_revoked: AtomicBool::new(false),
         });
         Self { process: Process::current(), inner: ManuallyDrop::new(inner) }
     }
@@ -126,29 +114,24 @@ impl Devices {
     }
 
     /// Registers a window that the peer's device may reach. Empty if only the process serves it.
-    pub(super) fn register(&self, shared: &Shared, memory: &OfferedMemory, access: Access) -> Registered {
+    pub(super) fn register(&self, memory: &OfferedMemory, access: Access) -> Registered {
         let Some(inner) = self.inner() else { return Registered::default() };
         let peer = inner.peer.load(Ordering::Acquire);
         let needs_reads = access.contains(Access::READ) || access.contains(Access::ATOMIC);
         if peer & message::WRITES == 0 || (needs_reads && peer & message::READS == 0) {
             return Registered::default();
         }
-        inner.serving.register(shared, memory, access)
+        inner.serving.register(memory, access)
     }
 
     /// Ends the registration of a window that the table does not have any more. The memory comes back
     /// once no device reaches it.
-    pub(super) fn end(
-        &self,
-        key: &WindowKey,
-        memory: OfferedMemory,
-        registered: Registered,
-    ) -> Result<Block, WindowError> {
+    pub(super) fn end(&self, memory: OfferedMemory, registered: Registered) -> Result<Block, WindowError> {
         if registered.is_empty() {
             return Ok(memory.into_block());
         }
         match self.inner() {
-            Some(inner) => inner.serving.end(key, memory, registered),
+            Some(inner) => inner.serving.end(memory, registered),
             None => {
                 // The parent of this process has it.
                 std::mem::forget((memory, registered));
@@ -158,33 +141,31 @@ impl Devices {
     }
 
     /// Serves a message of the peer about paths.
-    pub(super) fn serve(&self, shared: &Shared, asked: Operation, bytes: &[u8]) -> (Status, Vec<u8>) {
+    pub(super) fn serve(&self, asked: Operation, bytes: &[u8]) -> (Status, Vec<u8>) {
         let Some(inner) = self.inner() else { return (Status::NoPath, vec![]) };
         match asked {
-            Operation::Open { device } => inner.serving.open(shared, device, bytes),
+            Operation::Open { device } => inner.serving.open(device, bytes),
             Operation::Close { device, queue_pair } => (inner.serving.close(device, queue_pair), vec![]),
             _ => (Status::NoPath, vec![]),
         }
     }
 
-    /// The peer has revoked a window. It gets its answer once no operation with the key can reach it.
-    pub(super) fn revoked(&self, region: u32, generation: u32, request: Request) {
-        let Some(inner) = self.inner() else {
-            let _ = request.answer(done());
-            return;
-        };
-        inner.revoke(region, generation);
-        let mut owed = inner.owed();
-        owed.push(OwedAnswer { request, region, generation });
-        inner.owes.store(true, Ordering::Release);
-        drop(owed);
-        inner.answer_owed();
+    /// Whether the owner is known to have revoked a window.
+    #[inline]
+    pub(super) fn is_revoked(&self, key: &WindowKey) -> bool {
+        self.inner().is_some_and(|inner| {
+            inner.has_revoked.load(Ordering::Relaxed)
+                && inner.revoked().get(&key.region).is_some_and(|last| key.generation <= *last)
+        })
     }
 
     /// The owner's process has answered that it has revoked a window.
     pub(super) fn note_revoked(&self, key: &WindowKey) {
         if let Some(inner) = self.inner() {
-            inner.revoke(key.region, key.generation);
+            let mut revoked = inner.revoked();
+            let last = revoked.entry(key.region).or_default();
+            *last = key.generation.max(*last);
+            inner.has_revoked.store(true, Ordering::Relaxed);
         }
     }
 
@@ -275,7 +256,7 @@ impl Devices {
         let Some(inner) = self.inner() else { return Err(WindowError::NoPath) };
         let index = key.devices.iter().position(|device| device.device == key.atomics);
         let index = index.ok_or(WindowError::NoPath)?;
-        match inner.at_once(key, index, operation, offset, &[]) {
+        match inner.at_once(shared, key, index, operation, offset, &[]) {
             AtOnce::Done { found, looks } => {
                 inner.look(shared, looks);
                 Ok(AtomicOutcome::Found(found))
@@ -296,7 +277,7 @@ impl Devices {
         let Some(inner) = self.inner().filter(|_| !key.devices.is_empty() && bytes.len() <= AT_ONCE) else {
             return Ok(None);
         };
-        match inner.at_once(key, 0, OneSidedOperation::Write, offset, bytes) {
+        match inner.at_once(shared, key, 0, OneSidedOperation::Write, offset, bytes) {
             AtOnce::Done { looks, .. } => {
                 inner.look(shared, looks);
                 Ok(Some(None))
@@ -319,7 +300,6 @@ impl Devices {
                 path.confirm_closed(shared, time)?;
             }
         }
-        inner.answer_owed();
         Ok(())
     }
 
@@ -348,7 +328,6 @@ impl Devices {
         }
         if ticket.is_put() {
             ticket.path().confirm_closed(shared, time)?;
-            inner.answer_owed();
             if ticket.was_flushed() {
                 return Ok(TicketEnd::Unknown(outcome));
             }
@@ -373,24 +352,9 @@ pub(super) enum AtomicOutcome {
     Refused,
 }
 
-fn done() -> Vec<u8> {
-    Status::Done { number: 0 }.encode().to_vec()
-}
-
 impl DevicesOfSide {
-    fn owed(&self) -> MutexGuard<'_, Vec<OwedAnswer>> {
-        self.owed.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn revoked(&self) -> MutexGuard<'_, RevokedKeys> {
+    fn revoked(&self) -> MutexGuard<'_, HashMap<u32, u32>> {
         self.revoked.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// No queue pair uses the key of a window from now on, also one that is made later.
-    fn revoke(&self, region: u32, generation: u32) {
-        let mut revoked = self.revoked();
-        channel::note_revoked(&mut revoked, region, generation);
-        self.paths().for_each(|path| path.revoke(region, generation));
     }
 
     fn paths(&self) -> impl Iterator<Item = &Arc<DevicePath>> {
@@ -473,7 +437,7 @@ impl DevicesOfSide {
         let Some((path, rkey)) = self.path(key, 0).filter(|_| key.devices.len() == 1) else {
             return Err(block);
         };
-        let request = OneSidedRequest { operation, rkey, ranges, window: (key.region, key.generation) };
+        let request = OneSidedRequest { operation, rkey, ranges };
         let mut block = Some(block);
         let posted = path.with_open(|channel| {
             block.take().map(|block| channel.post_at_once(path, &request, ranges[0].1.into(), block))
@@ -501,7 +465,7 @@ impl DevicesOfSide {
             Err(error) => return Err((error, block)),
         };
         let (path, channel, rkey) = chosen;
-        let request = OneSidedRequest { operation, rkey, ranges, window: (key.region, key.generation) };
+        let request = OneSidedRequest { operation, rkey, ranges };
         channel.post(path, &request, len, block, time, self.ports.request_timeout())
     }
 
@@ -512,13 +476,13 @@ impl DevicesOfSide {
             // If the connection has failed, the next message tells.
             let _ = shared.serve_what_has_arrived();
         }
-        self.answer_owed();
     }
 
     /// Posts a short operation over a path that is open.
     #[inline]
     fn at_once(
         &self,
+        shared: &Shared,
         key: &WindowKey,
         index: usize,
         operation: OneSidedOperation,
@@ -526,8 +490,11 @@ impl DevicesOfSide {
         bytes: &[u8],
     ) -> AtOnce {
         let Some((path, rkey)) = self.path(key, index) else { return AtOnce::NotPosted };
-        let (address, window) = (key.base + offset, (key.region, key.generation));
-        let request = ShortRequest { operation, rkey, address, bytes, window };
+        if self.must_follow_messages(shared) {
+            return AtOnce::NotPosted;
+        }
+        let address = key.base + offset;
+        let request = ShortRequest { operation, rkey, address, bytes };
         path.with_open(|channel| channel.perform_at_once(path, &self.pool, request))
             .unwrap_or(AtOnce::NotPosted)
     }
@@ -541,21 +508,11 @@ impl DevicesOfSide {
         offset: u64,
         time: OperationTime,
     ) -> Result<AtomicOutcome, WindowError> {
-<<<<<<< HEAD
         let (path, rkey) = self.path(key, index).ok_or(WindowError::NoPath)?;
-=======
-        let index = key.devices.iter().position(|device| device.device == key.atomics);
-        if self.must_follow_messages(shared) {
-            return Ok(AtomicOutcome::Refused);
-        }
-        let path = index.and_then(|index| self.path(key, index));
-        let (path, rkey) = path.ok_or(WindowError::NoPath)?;
->>>>>>> attack
         let Some(channel) = path.channel(shared, self, time)? else { return Ok(AtomicOutcome::Refused) };
         let Some(block) = self.pool.take(size_of::<u64>()) else { return Err(WindowError::NoPath) };
         let ranges = [(key.base + offset, size_of::<u64>() as u32)];
-        let request =
-            OneSidedRequest { operation, rkey, ranges: &ranges, window: (key.region, key.generation) };
+        let request = OneSidedRequest { operation, rkey, ranges: &ranges };
         let timeout = self.ports.request_timeout();
         let posted = channel.post(path, &request, 8, block, time, timeout).map_err(|(error, _)| error)?;
         match posted {
@@ -567,7 +524,6 @@ impl DevicesOfSide {
     fn end_atomic(&self, ticket: DeviceTicket, time: OperationTime) -> Result<AtomicOutcome, WindowError> {
         let mut ticket = ticket;
         let (block, is_performed) = ticket.wait(time, self.ports.request_timeout())?;
-        self.answer_owed();
         match block.filter(|_| is_performed) {
             Some(block) => {
                 let found = block.bytes().first_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes));
@@ -575,23 +531,6 @@ impl DevicesOfSide {
             }
             None if ticket.was_refused() => Ok(AtomicOutcome::Refused),
             None => Err(WindowError::OutcomeUnknown),
-        }
-    }
-
-    /// Acknowledges revocations whose operations have ended.
-    fn answer_owed(&self) {
-        if !self.owes.load(Ordering::Acquire) {
-            return;
-        }
-        let mut owed = self.owed();
-        let (still, free): (Vec<_>, Vec<_>) =
-            owed.drain(..).partition(|owed| self.paths().any(|path| path.uses(owed.region, owed.generation)));
-        self.owes.store(!still.is_empty(), Ordering::Release);
-        *owed = still;
-        drop(owed);
-        for OwedAnswer { request, .. } in free {
-            // If it cannot be given, the connection has failed.
-            let _ = request.answer(done());
         }
     }
 }

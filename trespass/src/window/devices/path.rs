@@ -19,17 +19,6 @@ const PROVEN: Duration = Duration::from_secs(10);
 /// How long a thread serves the peer while another one opens the path, before it looks again.
 const TURN: Duration = Duration::from_millis(1);
 
-/// The pause before the owner, which waits for acknowledgements, is asked again.
-const LATER: Duration = Duration::from_millis(1);
-
-/// What became of an attempt to open a path.
-enum Opened {
-    Channel(Channel),
-    /// The owner has none for now, and nothing has failed.
-    Later,
-    Refused,
-}
-
 pub(super) struct DevicePath {
     /// The owner's number of its device.
     device: u64,
@@ -69,21 +58,6 @@ impl DevicePath {
         state.channel.iter().chain(&state.failed).cloned().collect()
     }
 
-    /// The owner has revoked a window.
-    pub(super) fn revoke(&self, region: u32, generation: u32) {
-        if let Some(channel) = &self.lock().channel {
-            channel.revoke(region, generation);
-        }
-    }
-
-    /// Whether an operation with such a key may still reach the owner.
-    pub(super) fn uses(&self, region: u32, generation: u32) -> bool {
-        let mut state = self.lock();
-        state.sort();
-        !state.failed.is_empty()
-            || state.channel.as_ref().is_some_and(|channel| channel.uses(region, generation))
-    }
-
     /// Calls with the queue pair, if there is one that works.
     #[inline]
     pub(super) fn with_open<R>(&self, call: impl FnOnce(&Arc<Channel>) -> R) -> Option<R> {
@@ -117,25 +91,16 @@ impl DevicePath {
         if let Some(usable) = self.lock().usable() {
             return Ok(usable);
         }
-        // The owner opens none before.
-        side.answer_owed();
         let opened = self.open(shared, side, time);
-        let revoked = side.revoked();
         let mut state = self.lock();
         match opened {
-            Ok(Opened::Channel(channel)) => {
+            Ok(Some(channel)) => {
                 let channel = Arc::new(channel);
-                // A key may have been revoked before the first path to this device.
-                revoked.iter().for_each(|(region, last)| channel.revoke(*region, *last));
                 state.opened = Some(Instant::now());
                 state.channel = Some(Arc::clone(&channel));
                 Ok(Some(channel))
             }
-            Ok(Opened::Later) => {
-                state.not_before = Instant::now().checked_add(LATER);
-                Ok(None)
-            }
-            Ok(Opened::Refused) => {
+            Ok(None) => {
                 state.pause();
                 Ok(None)
             }
@@ -163,10 +128,10 @@ impl DevicePath {
         shared: &Shared,
         side: &DevicesOfSide,
         time: OperationTime,
-    ) -> Result<Opened, WindowError> {
+    ) -> Result<Option<Channel>, WindowError> {
         let refused = |why: &str| {
             tracing::debug!(device = side.ports.name(self.local), why, "no path for one-sided operations");
-            Opened::Refused
+            None
         };
         let (mut initiator, own) = match Initiator::new(&side.ports, self.local) {
             Ok(made) => made,
@@ -178,14 +143,13 @@ impl DevicePath {
         let peer = match status {
             Status::Done { .. } => PathEnd::decode(bytes)?.0,
             Status::NoPath => return Ok(refused("the owner has none now")),
-            Status::Later => return Ok(Opened::Later),
             _ => return Err(WindowError::Protocol { what: "an answer to another request" }),
         };
         if let Err(error) = initiator.connect(&side.ports, &peer) {
             return Ok(refused(&error.detail));
         }
         match Channel::new(initiator) {
-            Ok(channel) => Ok(Opened::Channel(channel)),
+            Ok(channel) => Ok(Some(channel)),
             Err(error) => Ok(refused(&error.to_string())),
         }
     }

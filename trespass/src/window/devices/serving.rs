@@ -3,24 +3,19 @@
 
 use std::mem;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
 
-use crate::mux::PendingAnswer;
 use crate::pool::Block;
 use crate::transport::rc::one_sided::{
     OneSidedEnd, OneSidedPorts, Responder, WindowAccess, WindowDomain, WindowRegion,
 };
-use crate::window::connection::{OperationTime, Shared};
 use crate::window::error::WindowError;
-use crate::window::key::{Access, DeviceKey, WindowKey};
+use crate::window::key::{Access, DeviceKey};
 use crate::window::memory::OfferedMemory;
-use crate::window::message::{END, Status, WindowRequest};
+use crate::window::message::{END, Status};
 use crate::wire::{ENDPOINT_LEN, Endpoint};
 
-/// How long an offer waits for acknowledgements before it destroys the queue pairs.
-const PATIENCE: Duration = Duration::from_millis(2);
-/// Revocations without an acknowledgement, above which devices serve no further window.
-const MOST_UNACKNOWLEDGED: usize = 1024;
+/// More than the largest page that a device maps at once.
+const PAGE: u64 = 1 << 30;
 /// Attempts to deregister memory that a peer accesses. A software device waits within each.
 const TRIES: u32 = 3;
 
@@ -33,8 +28,7 @@ pub(super) struct Serving {
 struct ServingState {
     /// One for each port, made when it is first needed. `None` if the device refuses.
     devices: Vec<Option<ServedDevice>>,
-    /// Revocations that the peer has not acknowledged.
-    unacknowledged: Vec<Revocation>,
+    addresses: Addresses,
     /// Revoked windows that a device may still reach.
     held: Vec<(OfferedMemory, Registered)>,
 }
@@ -47,11 +41,9 @@ struct ServedDevice {
     id: u64,
 }
 
-struct Revocation {
-    region: u32,
-    generation: u32,
-    /// `None` if the peer was not told yet.
-    told: Option<PendingAnswer>,
+/// Addresses by which devices know the windows of a connection. None is used twice.
+struct Addresses {
+    next: u64,
 }
 
 /// The registrations of a window.
@@ -64,6 +56,8 @@ pub(in crate::window) struct Registered {
 /// What the key of a window says of them.
 #[derive(Clone, Debug, Default)]
 pub(in crate::window) struct RegisteredKeys {
+    /// The address by which devices know the first byte.
+    pub(in crate::window) base: u64,
     pub(in crate::window) atomics: u64,
     pub(in crate::window) devices: Vec<DeviceKey>,
 }
@@ -100,18 +94,12 @@ impl Serving {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn register(&self, shared: &Shared, memory: &OfferedMemory, access: Access) -> Registered {
-        self.wait_for_acknowledgements(shared);
+    pub(super) fn register(&self, memory: &OfferedMemory, access: Access) -> Registered {
         let mut state = self.lock();
         let mut registered = Registered::default();
         state.release();
-        // A packet with the key of a revoked window may be on its way. It must reach no queue pair.
-        if state.unacknowledged.len() >= MOST_UNACKNOWLEDGED
-            || (!state.unacknowledged.is_empty() && !state.end_responders())
-        {
-            return registered;
-        }
         state.make_devices(&self.ports);
+        let Some(base) = state.addresses.take(memory.base(), memory.len()) else { return registered };
         let wanted = WindowAccess {
             read: access.contains(Access::READ),
             write: access.contains(Access::WRITE),
@@ -123,7 +111,7 @@ impl Serving {
             }
             // SAFETY: the memory stays until `end` has closed the region, or is leaked: the window has
             // both, and `OfferedMemory` makes no reference to the bytes.
-            match unsafe { device.domain.register(memory.start(), memory.len(), wanted) } {
+            match unsafe { device.domain.register(memory.start(), memory.len(), base, wanted) } {
                 Ok(region) => {
                     registered.keys.devices.push(DeviceKey { device: device.id, rkey: region.rkey() });
                     registered.regions.push(region);
@@ -131,6 +119,7 @@ impl Serving {
                 Err(error) => tracing::debug!(error = error.detail, "a window is not registered"),
             }
         }
+        registered.keys.base = base;
         if wanted.atomic
             && let Some(first) = registered.keys.devices.first()
         {
@@ -139,18 +128,9 @@ impl Serving {
         registered
     }
 
-    /// Ends the registrations of a revoked window. The peer is told when the next one is offered,
-    /// because a device may then use the same key again.
-    pub(super) fn end(
-        &self,
-        key: &WindowKey,
-        memory: OfferedMemory,
-        registered: Registered,
-    ) -> Result<Block, WindowError> {
+    /// Ends the registrations of a revoked window.
+    pub(super) fn end(&self, memory: OfferedMemory, registered: Registered) -> Result<Block, WindowError> {
         let mut registered = registered;
-        let WindowKey { region, generation, .. } = *key;
-        // Before the device may give its key to another window.
-        self.lock().unacknowledged.push(Revocation { region, generation, told: None });
         let is_free = (0..TRIES).any(|_| registered.close());
         if is_free {
             return Ok(memory.into_block());
@@ -159,44 +139,11 @@ impl Serving {
         Err(WindowError::StillRegistered)
     }
 
-    /// Tells the peer what it was not told, as far as that needs no wait, and takes its answers.
-    fn tell(&self, shared: &Shared) -> bool {
-        let mut state = self.lock();
-        let ServingState { unacknowledged, .. } = &mut *state;
-        for revocation in unacknowledged.iter_mut().filter(|revocation| revocation.told.is_none()) {
-            let message = WindowRequest::revoked(revocation.region, revocation.generation).encode(0);
-            revocation.told = shared.begin_at_once(message);
-            if revocation.told.is_none() {
-                break;
-            }
-        }
-        unacknowledged.retain(|revocation| !revocation.is_acknowledged());
-        unacknowledged.is_empty()
-    }
-
-    fn wait_for_acknowledgements(&self, shared: &Shared) {
-        if self.lock().unacknowledged.is_empty() {
-            return;
-        }
-        let begun = Instant::now();
-        while !self.tell(shared) && begun.elapsed() < PATIENCE {
-            // It performs the peer's operations meanwhile. If it fails, so has the connection.
-            if shared.serve_within(OperationTime::after(Some(PATIENCE / 4))).is_err() {
-                return;
-            }
-        }
-    }
-
     /// Makes a queue pair for the peer's, in place of the last one.
-    pub(super) fn open(&self, shared: &Shared, device: u64, bytes: &[u8]) -> (Status, Vec<u8>) {
+    pub(super) fn open(&self, device: u64, bytes: &[u8]) -> (Status, Vec<u8>) {
         let none = (Status::NoPath, vec![]);
         let Ok(PathEnd(peer)) = PathEnd::decode(bytes) else { return none };
-        self.tell(shared);
         let mut state = self.lock();
-        // The peer may still use the key of a revoked window.
-        if !state.unacknowledged.is_empty() {
-            return (Status::Later, vec![]);
-        }
         let Some(served) = state.devices.iter_mut().flatten().find(|served| served.id == device) else {
             return none;
         };
@@ -233,9 +180,23 @@ impl Serving {
     }
 }
 
-impl Revocation {
-    fn is_acknowledged(&self) -> bool {
-        self.told.as_ref().is_some_and(PendingAnswer::has_arrived)
+impl Default for Addresses {
+    /// They begin at a random place, so that those of two connections hardly ever meet.
+    fn default() -> Self {
+        let random = getrandom::u64().unwrap_or_default();
+        Self { next: (random >> 2).next_multiple_of(PAGE).max(PAGE) }
+    }
+}
+
+impl Addresses {
+    /// The address of memory at `start`, with the same place in its page, because devices map pages.
+    /// `None` once all are used.
+    fn take(&mut self, start: u64, len: usize) -> Option<u64> {
+        let base = self.next.checked_add(start % PAGE)?;
+        // A page between two windows belongs to none.
+        let end = base.checked_add(len as u64)?.checked_next_multiple_of(PAGE)?.checked_add(PAGE)?;
+        self.next = end;
+        Some(base)
     }
 }
 
@@ -254,10 +215,6 @@ impl ServedDevice {
 }
 
 impl ServingState {
-    fn end_responders(&mut self) -> bool {
-        self.devices.iter_mut().flatten().all(ServedDevice::end_responder)
-    }
-
     fn make_devices(&mut self, ports: &OneSidedPorts) {
         if !self.devices.is_empty() {
             return;
@@ -315,5 +272,39 @@ impl PathEnd {
         }
         let endpoint = Endpoint::decode(&bytes[..ENDPOINT_LEN]).map_err(|_| wrong)?;
         Ok(Self(OneSidedEnd { endpoint, reads: bytes[ENDPOINT_LEN] }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn no_address_is_given_twice(
+            windows in proptest::collection::vec((any::<u64>(), 1..1_usize << 40), 1..50),
+            first in any::<u64>(),
+        ) {
+            let mut addresses = Addresses { next: first / PAGE * PAGE };
+            let mut last = 0;
+            for (start, len) in windows {
+                let Some(base) = addresses.take(start, len) else {
+                    prop_assert!(first > 1 << 63);
+                    break;
+                };
+                prop_assert!(base >= last && base % PAGE == start % PAGE);
+                last = base + len as u64;
+            }
+        }
+    }
+
+    #[test]
+    fn used_up_addresses_are_not_used_again() {
+        let mut addresses = Addresses { next: u64::MAX / PAGE * PAGE - 2 * PAGE };
+        assert!(addresses.take(0, 1).is_some());
+        assert!(addresses.take(0, 1).is_none() && addresses.take(0, 1).is_none());
+        assert!(Addresses::default().next >= PAGE);
     }
 }

@@ -39,8 +39,6 @@ pub(crate) struct OneSidedRequest<'a> {
     pub(crate) rkey: u32,
     /// Addresses and lengths, whose bytes follow each other in this side's memory.
     pub(crate) ranges: &'a [(u64, u32)],
-    /// The region of the window, and its generation.
-    pub(crate) window: (u32, u32),
 }
 
 /// Why nothing was posted. The block comes back.
@@ -71,7 +69,6 @@ pub(crate) struct ShortRequest<'a> {
     pub(crate) address: u64,
     /// What a WRITE sends.
     pub(crate) bytes: &'a [u8],
-    pub(crate) window: (u32, u32),
 }
 
 /// The end of an operation. The device accesses its memory no more.
@@ -86,7 +83,6 @@ pub(crate) struct OneSidedOutcome {
 /// devices complete a WRITE before an earlier READ.
 struct Flight {
     block: Option<Block>,
-    window: (u32, u32),
     /// The requests that have not completed.
     left: u32,
     /// The first status that is not `Success`.
@@ -279,13 +275,6 @@ impl Initiator {
         core.flights.iter().take(before).all(|flight| flight.is_over)
     }
 
-    /// Whether an operation on this region, of this generation or an earlier one, is outstanding.
-    pub(crate) fn uses(&self, region: u32, generation: u32) -> bool {
-        let core = self.core.as_ref().expect(OPEN);
-        let is_of = |flight: &Flight| flight.window.0 == region && flight.window.1 <= generation;
-        core.flights.iter().any(|flight| !flight.is_over && is_of(flight))
-    }
-
     /// How its queue pair has failed.
     pub(crate) fn failure(&self) -> Option<WorkCompletionStatus> {
         self.core.as_ref().expect(OPEN).failure
@@ -362,7 +351,6 @@ impl InitiatorCore {
         self.used += requests;
         self.flights.push_back(Flight {
             block: Some(block),
-            window: request.window,
             left: requests,
             status: WorkCompletionStatus::Success,
             is_over: false,
@@ -432,7 +420,7 @@ impl InitiatorCore {
 
     /// Keeps no records unless it takes long, because these cost as much as the verb.
     fn perform_alone(&mut self, request: ShortRequest<'_>, block: Block, polls: u32) -> PerformedAlone {
-        let ShortRequest { operation, rkey, address, bytes, window } = request;
+        let ShortRequest { operation, rkey, address, bytes } = request;
         let len = if operation == OneSidedOperation::Write { bytes.len() } else { size_of::<u64>() };
         let lkey = block.lkey_of(self.device);
         let Some(lkey) = lkey.filter(|_| self.flights.is_empty() && self.failure.is_none()) else {
@@ -486,12 +474,12 @@ impl InitiatorCore {
                 }
                 let (id, status) = (completion.wr_id(), completion.status());
                 drop(poller);
-                self.record_alone(ManuallyDrop::into_inner(block), bytes, is_inline, window);
+                self.record_alone(ManuallyDrop::into_inner(block), bytes, is_inline);
                 self.complete(id, status);
                 return PerformedAlone::Posted(ticket);
             }
         }
-        self.record_alone(ManuallyDrop::into_inner(block), bytes, is_inline, window);
+        self.record_alone(ManuallyDrop::into_inner(block), bytes, is_inline);
         if let Err(error) = posted {
             tracing::warn!(%error, "handing a one-sided request to the device failed");
             self.not_posted(1, error.posted());
@@ -501,7 +489,7 @@ impl InitiatorCore {
 
     /// Records an operation that was posted without a record.
     #[cold]
-    fn record_alone(&mut self, block: Block, bytes: &[u8], is_inline: bool, window: (u32, u32)) {
+    fn record_alone(&mut self, block: Block, bytes: &[u8], is_inline: bool) {
         let mut block = block;
         if is_inline {
             // The device has its own copy. This one is for another attempt.
@@ -510,7 +498,6 @@ impl InitiatorCore {
         self.used += 1;
         self.flights.push_back(Flight {
             block: Some(block),
-            window,
             left: 1,
             status: WorkCompletionStatus::Success,
             is_over: false,

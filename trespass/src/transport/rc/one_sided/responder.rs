@@ -47,7 +47,7 @@ impl WindowDomain {
         self.has_atomics
     }
 
-    /// Registers memory for the peer's device.
+    /// Registers memory for the peer's device, which knows the first byte by the address `iova`.
     ///
     /// # Safety
     ///
@@ -57,10 +57,11 @@ impl WindowDomain {
         &self,
         start: *mut u8,
         len: usize,
+        iova: u64,
         access: WindowAccess,
     ) -> Result<WindowRegion, Unavailable> {
         // SAFETY: the caller keeps the memory, and references away from it, until the region is closed.
-        let region = unsafe { self.domain.reg_mr(start, len, access.flags()) };
+        let region = unsafe { self.domain.reg_mr_iova(start, len, iova, access.flags()) };
         region.map_err(|error| self.port.device.lacks(Cause::LockedMemory, &error))
     }
 
