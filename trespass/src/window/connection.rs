@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use super::devices::{AtomicOutcome, Devices, Registered};
 use super::error::{KeyError, WindowError};
 use super::key::{Access, WindowKey};
-use super::message::{self, Identity, Operation, Status, WindowRange, WindowRequest};
 use super::memory::OfferedMemory;
+use super::message::{self, Identity, Operation, Status, WindowRange, WindowRequest};
 use super::offered::{Protection, Window};
 use super::owner::{MOST_WINDOWS, WindowTable};
 use super::pending::{PendingBlock, PendingGet, PendingPut, Transfer};
@@ -189,7 +189,7 @@ impl Windows {
     /// ends with [`TimedOut`](WindowError::TimedOut), [`Connection`](WindowError::Connection) or
     /// [`Protocol`](WindowError::Protocol).
     pub fn put(&self, key: &WindowKey, offset: u64, bytes: &[u8]) -> Result<(), WindowError> {
-        self.put_vectored(key, &[(offset, bytes.len() as u64)], bytes)
+        self.0.put_at_once(key, offset, bytes)
     }
 
     /// Copies bytes one after the other to several ranges, each an offset and a length. A part has at
@@ -545,6 +545,23 @@ impl Shared {
         OperationTime::after(self.operation_timeout)
     }
 
+    /// A put of one range. A short one costs little more than the verb, over a path that is open.
+    fn put_at_once(&self, key: &WindowKey, offset: u64, bytes: &[u8]) -> Result<(), WindowError> {
+        self.check(key, Access::WRITE)?;
+        let pieces = Pieces::of_one(offset, bytes.len());
+        pieces.check(key)?;
+        if !bytes.is_empty()
+            && let Some(posted) = self.devices.put_at_once(self, key, offset, bytes)?
+        {
+            let Some(ticket) = posted else { return Ok(()) };
+            let mut transfer = Transfer::new(key, Operation::Put, self.time());
+            transfer.add(&pieces, ticket);
+            while transfer.end(self)?.is_some() {}
+            return Ok(());
+        }
+        self.put(key, pieces, bytes, self.time())
+    }
+
     pub(super) fn put(
         &self,
         key: &WindowKey,
@@ -611,9 +628,19 @@ impl Shared {
         pieces: &Pieces<'_>,
         time: OperationTime,
     ) -> Result<Transfer, WindowError> {
-        self.check(key, operation.needs())?;
-        pieces.check(key)?;
+        self.check_range(key, operation, pieces)?;
         Ok(Transfer::new(key, operation, time))
+    }
+
+    /// Whether an operation may be performed with this key.
+    pub(super) fn check_range(
+        &self,
+        key: &WindowKey,
+        operation: Operation,
+        pieces: &Pieces<'_>,
+    ) -> Result<(), WindowError> {
+        self.check(key, operation.needs())?;
+        pieces.check(key)
     }
 
     fn atomic(&self, key: &WindowKey, operation: Operation, offset: u64) -> Result<u64, WindowError> {
@@ -621,14 +648,14 @@ impl Shared {
         if !key.contains(offset, 8) {
             return Err(WindowError::Range { offset, len: 8, window: key.len() });
         }
-        let (time, range) = (self.time(), WindowRange { offset, len: 8 });
+        let range = WindowRange { offset, len: 8 };
         if key.atomics == 0 {
-            return self.single(key, operation, range, &[], time);
+            return self.single(key, operation, range, &[], self.time());
         }
         if !key.base.wrapping_add(offset).is_multiple_of(8) {
             return Err(WindowError::Misaligned { offset });
         }
-        self.atomic_of_device(key, operation, range, time)
+        self.atomic_of_device(key, operation, range)
     }
 
     fn atomic_of_device(
@@ -636,14 +663,17 @@ impl Shared {
         key: &WindowKey,
         operation: Operation,
         range: WindowRange,
-        time: OperationTime,
     ) -> Result<u64, WindowError> {
+        // Most need no clock.
+        let mut begun = None;
         for attempt in 0..ATOMIC_ATTEMPTS {
+            let time = || begun.unwrap_or_else(|| self.time());
             if let AtomicOutcome::Found(number) =
                 self.devices.atomic(self, key, operation, range.offset, time)?
             {
                 return Ok(number);
             }
+            let time = *begun.get_or_insert_with(|| self.time());
             match self.single(key, operation, range, &[], time) {
                 // The window is there, and the reason may pass.
                 Err(WindowError::AtomicsOfDevice) => {}

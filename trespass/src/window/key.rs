@@ -13,6 +13,7 @@
 //! the owner checks each use.
 
 use std::fmt;
+use std::sync::Arc;
 
 use super::error::KeyError;
 
@@ -92,7 +93,8 @@ pub struct WindowKey {
     pub(super) access: Access,
     /// The device that performs atomic operations, or 0: the owner's processor.
     pub(super) atomics: u64,
-    pub(super) devices: Vec<DeviceKey>,
+    /// Shared, because operations clone the key.
+    pub(super) devices: Arc<[DeviceKey]>,
 }
 
 impl WindowKey {
@@ -144,7 +146,7 @@ impl WindowKey {
         bytes.extend(self.atomics.to_le_bytes());
         bytes.extend((self.devices.len() as u32).to_le_bytes());
         bytes.resize(FIXED, 0);
-        for DeviceKey { device, rkey } in &self.devices {
+        for DeviceKey { device, rkey } in &*self.devices {
             bytes.extend(device.to_le_bytes());
             bytes.extend(u64::from(*rkey).to_le_bytes());
         }
@@ -234,7 +236,7 @@ mod tests {
             len: 4096,
             access: Access::READ | Access::ATOMIC,
             atomics: 0,
-            devices: vec![],
+            devices: Arc::new([]),
         }
     }
 
@@ -251,7 +253,8 @@ mod tests {
 
     #[test]
     fn keys_of_devices_follow() {
-        let devices = vec![DeviceKey { device: 0x0102, rkey: 7 }, DeviceKey { device: u64::MAX, rkey: u32::MAX }];
+        let devices =
+            Arc::new([DeviceKey { device: 0x0102, rkey: 7 }, DeviceKey { device: u64::MAX, rkey: u32::MAX }]);
         let key = WindowKey { atomics: 0x0102, devices, ..key() };
         let bytes = key.to_bytes();
         assert_eq!(bytes[48..64], [2, 1, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0]);

@@ -270,6 +270,8 @@ pub(super) enum Status {
     StillOpen,
     /// A device performs the atomic operations of this window.
     OfDevice,
+    /// The owner makes no path before the peer has acknowledged each revocation.
+    Later,
 }
 
 impl Status {
@@ -285,6 +287,7 @@ impl Status {
             Self::NoPath => (7, 0),
             Self::StillOpen => (8, 0),
             Self::OfDevice => (9, 0),
+            Self::Later => (10, 0),
         };
         let mut bytes = [0; ANSWER];
         bytes[0] = status;
@@ -309,6 +312,7 @@ impl Status {
             7 => Self::NoPath,
             8 => Self::StillOpen,
             9 => Self::OfDevice,
+            10 => Self::Later,
             _ => return Err(wrong("a status that this version does not know")),
         };
         Ok((status, bytes))
@@ -332,7 +336,9 @@ impl Status {
             Self::Access => WindowError::Access { offered, needed: request.operation.needs() },
             Self::Misaligned => WindowError::Misaligned { offset: first },
             Self::Full { waiting } => WindowError::Full { waiting },
-            Self::NoPath | Self::StillOpen => WindowError::Protocol { what: "an answer to another request" },
+            Self::NoPath | Self::StillOpen | Self::Later => {
+                WindowError::Protocol { what: "an answer to another request" }
+            }
             Self::OfDevice => WindowError::AtomicsOfDevice,
         })
     }
@@ -372,7 +378,8 @@ pub(super) mod tests {
             Operation::Revoked,
         ] {
             let room = if matches!(operation, Operation::Open { .. }) { END } else { 0 };
-            let mut bytes = WindowRequest { operation, region: 5, generation: 6, ranges: vec![] }.encode(room);
+            let mut bytes =
+                WindowRequest { operation, region: 5, generation: 6, ranges: vec![] }.encode(room);
             bytes.resize(bytes.len() + room, 9);
             let (decoded, end) = WindowRequest::decode(&bytes).unwrap();
             assert_eq!((decoded.operation, decoded.region, decoded.generation), (operation, 5, 6));
@@ -390,6 +397,7 @@ pub(super) mod tests {
             Status::NoPath,
             Status::StillOpen,
             Status::OfDevice,
+            Status::Later,
         ] {
             assert_eq!(Status::decode(&status.encode()).unwrap(), (status, &b""[..]));
         }

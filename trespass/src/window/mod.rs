@@ -80,7 +80,7 @@
 //! - The memory of a window belongs to the window until it is revoked or dropped, also when the
 //!   connection fails (`windows::a_failed_connection_returns_its_memory`).
 //! - A peer that breaks the protocol ends the connection
-//!   (`windows::a_peer_that_breaks_the_protocol_is_served_no_more`).
+//!   (`hostile_windows::a_peer_that_breaks_the_protocol_is_served_no_more`).
 //!
 //! # Time and memory
 //!
@@ -90,20 +90,20 @@
 //! perform operations, it may even be performed after a later one.
 //!
 //! A call performs an operation of the peer once that has wholly arrived, and none after its time
-//! (`windows::a_request_without_an_end_holds_up_nobody`, `windows::a_flood_of_requests_ends_no_time`).
+//! (`hostile_windows::a_request_without_an_end_holds_up_nobody`, `hostile_windows::a_flood_of_requests_ends_no_time`).
 //! A peer may have 256 operations under way. It can make this side keep 69 MiB of them, 64 MiB of
 //! answers that it does not take, 4096 notifications, and 1 MiB of messages.
 
 mod connection;
 #[cfg(all(feature = "rdma", any(target_os = "linux", target_os = "android")))]
 mod devices;
+#[cfg(not(all(feature = "rdma", any(target_os = "linux", target_os = "android"))))]
+#[path = "no_devices.rs"]
+mod devices;
 mod error;
 mod key;
 mod memory;
 mod message;
-#[cfg(not(all(feature = "rdma", any(target_os = "linux", target_os = "android"))))]
-#[path = "no_devices.rs"]
-mod devices;
 mod offered;
 mod owner;
 mod pending;

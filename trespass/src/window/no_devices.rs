@@ -111,7 +111,7 @@ impl Devices {
         _: Operation,
         _: (u64, usize),
         block: Block,
-        _: OperationTime,
+        _: impl Fn() -> OperationTime,
     ) -> Result<Result<DeviceTicket, Block>, (WindowError, Block)> {
         Ok(Err(block))
     }
@@ -122,13 +122,27 @@ impl Devices {
         _: &WindowKey,
         _: Operation,
         _: u64,
-        _: OperationTime,
+        _: impl Fn() -> OperationTime,
     ) -> Result<AtomicOutcome, WindowError> {
         Err(WindowError::NoPath)
     }
 
+    pub(super) fn put_at_once(
+        &self,
+        _: &Shared,
+        _: &WindowKey,
+        _: u64,
+        _: &[u8],
+    ) -> Result<Option<Option<DeviceTicket>>, WindowError> {
+        Ok(None)
+    }
+
     pub(super) fn flush(&self, _: &Shared, _: OperationTime) -> Result<(), WindowError> {
         Ok(())
+    }
+
+    pub(super) fn end_at_once(&self, _: &Shared, ticket: &mut DeviceTicket) -> Option<Block> {
+        match *ticket {}
     }
 
     pub(super) fn end_ticket(

@@ -109,6 +109,7 @@ impl WindowTable {
         let RegisteredKeys { atomics, devices } = registered.keys();
         let ends = lifetime.and_then(|lifetime| Instant::now().checked_add(lifetime));
         self.lock().slots[region as usize].window = Some(OfferedWindow { memory, access, ends, registered });
+        let devices = devices.into();
         WindowKey { owner, connection, region, generation, base, len, access, atomics, devices }
     }
 
@@ -286,12 +287,7 @@ mod tests {
         POOL.get_or_init(|| Pool::new(&PoolConfig::default()).unwrap()).adopt(vec![0; len])
     }
 
-    fn offered_for(
-        table: &WindowTable,
-        len: usize,
-        access: Access,
-        lifetime: Option<Duration>,
-    ) -> WindowKey {
+    fn offered_for(table: &WindowTable, len: usize, access: Access, lifetime: Option<Duration>) -> WindowKey {
         let (place, memory) = (table.take_place().unwrap(), OfferedMemory::new(block(len), len));
         table.offer(place, memory, Registered::default(), access, lifetime, OWN)
     }

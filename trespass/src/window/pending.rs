@@ -81,6 +81,13 @@ impl Transfer {
         Ok(())
     }
 
+    /// Adds the only piece of a short operation, which a device has begun.
+    pub(super) fn add(&mut self, pieces: &Pieces<'_>, ticket: DeviceTicket) {
+        if let Some(piece) = pieces.clone().next() {
+            self.under_way.push_back((piece, UnderWay::Device(ticket)));
+        }
+    }
+
     fn by_process(
         &self,
         shared: &Shared,
@@ -303,13 +310,12 @@ impl PendingBlock {
         if len > block.len() {
             return Err((WindowError::Length { len, block: block.len() }, Some(block)));
         }
-        let time = shared.time();
-        if let Err(error) = shared.transfer(key, operation, &Pieces::of_one(offset, len), time) {
+        if let Err(error) = shared.check_range(key, operation, &Pieces::of_one(offset, len)) {
             return Err((error, Some(block)));
         }
         let begun = match len {
             0 => Ok(Err(block)),
-            _ => shared.devices.begin_block(shared, key, operation, (offset, len), block, time),
+            _ => shared.devices.begin_block(shared, key, operation, (offset, len), block, || shared.time()),
         };
         let under_way = match begun {
             Ok(Ok(ticket)) => BlockUnderWay::Device(ticket),
@@ -341,6 +347,9 @@ impl PendingBlock {
         let mut block = match under_way {
             BlockUnderWay::ByProcess(block) => block,
             BlockUnderWay::Device(mut ticket) => {
+                if let Some(block) = shared.devices.end_at_once(shared, &mut ticket) {
+                    return Ok(block);
+                }
                 match shared.devices.end_ticket(shared, &mut ticket, shared.time()) {
                     Ok(TicketEnd::Done(Some(block))) => return Ok(block),
                     Ok(TicketEnd::Failed(Some(block))) => block,

@@ -32,6 +32,7 @@ mod edges;
 mod faults;
 mod fixture;
 mod hostile;
+mod hostile_windows;
 mod idle;
 mod memory;
 mod messages;
@@ -54,6 +55,7 @@ mod threads;
 mod traffic;
 mod unsent;
 mod waiting;
+mod window_devices;
 mod windows;
 mod writable;
 
@@ -184,6 +186,8 @@ fn run_at(
     pooled::add(&mut suite);
     muxed::add(&mut suite);
     windows::add(&mut suite);
+    window_devices::add(&mut suite);
+    hostile_windows::add(&mut suite);
     idle::add(&mut suite);
     memory::add(&mut suite);
     parity::add(&mut suite);

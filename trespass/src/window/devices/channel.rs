@@ -11,15 +11,19 @@ use sideway::ibverbs::completion::WorkCompletionStatus;
 
 use super::RevokedKeys;
 use super::path::DevicePath;
-use crate::pool::Block;
+use crate::pool::{Block, Pool};
 use crate::process::Process;
 use crate::session::readiness::Until;
 use crate::transport::rc::one_sided::{
-    Initiator, OneSidedOperation, OneSidedOutcome, OneSidedRequest, RefusedPost,
+    Initiator, OneSidedOperation, OneSidedOutcome, OneSidedRequest, PerformedAlone, RefusedPost, ShortRequest,
 };
 use crate::window::connection::OperationTime;
 use crate::window::error::WindowError;
 
+/// The most bytes of a short operation.
+pub(super) const AT_ONCE: usize = 4096;
+/// Operations of devices between two looks for messages of the peer.
+const OPERATIONS_A_LOOK: u32 = 256;
 /// Polls before the clock is read.
 const POLLS: u32 = 32;
 /// How long a thread polls before it sleeps.
@@ -55,6 +59,21 @@ struct ChannelState {
     oldest: Option<(u64, Instant)>,
     has_sleeper: bool,
     is_given_up: bool,
+    /// A block for the next short operation.
+    spare: Option<Block>,
+    /// Operations since the last look for messages of the peer.
+    operations: u32,
+}
+
+/// What a short operation has done by the time that it was posted and polled.
+pub(super) enum AtOnce {
+    /// It was performed. An atomic operation has found this number. Now and then the caller looks for
+    /// messages of the peer.
+    Done { found: u64, looks: bool },
+    /// It is outstanding.
+    UnderWay(DeviceTicket),
+    /// It was not posted.
+    NotPosted,
 }
 
 /// An operation that was posted. A drop gives it up, and its block goes back to the pool when the
@@ -90,6 +109,8 @@ impl Channel {
                 oldest: None,
                 has_sleeper: false,
                 is_given_up: false,
+                spare: None,
+                operations: 0,
             }),
             ended: Condvar::new(),
             has_failed: AtomicBool::new(false),
@@ -140,6 +161,31 @@ impl Channel {
         state.initiator.failure().is_some() || state.initiator.uses(region, generation)
     }
 
+    /// Posts an operation, if that needs no wait.
+    pub(super) fn post_at_once(
+        self: &Arc<Self>,
+        path: &Arc<DevicePath>,
+        request: &OneSidedRequest<'_>,
+        len: u64,
+        block: Block,
+    ) -> Result<DeviceTicket, Block> {
+        let (region, generation) = request.window;
+        let mut state = self.lock();
+        if !state.revoked.is_empty() && state.revoked.get(&region).is_some_and(|last| generation <= *last) {
+            return Err(block);
+        }
+        match state.initiator.post(request, block) {
+            Ok(number) => {
+                self.load.fetch_add(len, Ordering::Relaxed);
+                let is_put = request.operation == OneSidedOperation::Write;
+                Ok(DeviceTicket::new(self, path, number, len, is_put))
+            }
+            Err(RefusedPost::NoRoom(block) | RefusedPost::Unsuited(block) | RefusedPost::Failed(block)) => {
+                Err(block)
+            }
+        }
+    }
+
     /// Posts an operation. The block comes back if the queue pair cannot perform it.
     pub(super) fn post(
         self: &Arc<Self>,
@@ -154,19 +200,15 @@ impl Channel {
         let (mut block, mut begun) = (block, None);
         let mut state = self.lock();
         loop {
-            if !state.revoked.is_empty()
-                && state.revoked.get(&region).is_some_and(|last| generation <= *last)
+            if !state.revoked.is_empty() && state.revoked.get(&region).is_some_and(|last| generation <= *last)
             {
                 return Err((WindowError::Revoked { region, generation }, block));
             }
             block = match state.initiator.post(request, block) {
                 Ok(number) => {
                     self.load.fetch_add(len, Ordering::Relaxed);
-                    let (channel, path) = (Arc::clone(self), Arc::clone(path));
-                    let (is_put, status) =
-                        (request.operation == OneSidedOperation::Write, WorkCompletionStatus::Success);
-                    let is_taken = false;
-                    return Ok(Ok(DeviceTicket { channel, path, number, len, is_put, is_taken, status }));
+                    let is_put = request.operation == OneSidedOperation::Write;
+                    return Ok(Ok(DeviceTicket::new(self, path, number, len, is_put)));
                 }
                 Err(RefusedPost::NoRoom(block)) => block,
                 Err(RefusedPost::Unsuited(block)) => return Ok(Err(block)),
@@ -184,6 +226,42 @@ impl Channel {
                     return Err((time.is_over(), block));
                 }
                 state = self.rest(state, begun, time);
+            }
+        }
+    }
+
+    /// Performs a short operation if nothing else is outstanding.
+    #[inline]
+    pub(super) fn perform_at_once(
+        self: &Arc<Self>,
+        path: &Arc<DevicePath>,
+        pool: &Pool,
+        request: ShortRequest<'_>,
+    ) -> AtOnce {
+        let (region, generation) = request.window;
+        let mut state = self.lock();
+        if !state.revoked.is_empty() && state.revoked.get(&region).is_some_and(|last| generation <= *last) {
+            return AtOnce::NotPosted;
+        }
+        let Some(block) = state.spare.take().or_else(|| pool.take(AT_ONCE)) else { return AtOnce::NotPosted };
+        match state.initiator.perform_alone(request, block, POLLS) {
+            PerformedAlone::Done(block) => {
+                let found = block.bytes().first_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes));
+                state.spare = Some(block);
+                AtOnce::Done { found, looks: state.looks() }
+            }
+            PerformedAlone::Refused(block) => {
+                state.spare = Some(block);
+                AtOnce::NotPosted
+            }
+            PerformedAlone::Posted(number) => {
+                if state.initiator.failure().is_some() {
+                    self.has_failed.store(true, Ordering::Release);
+                }
+                let len = request.bytes.len() as u64;
+                self.load.fetch_add(len, Ordering::Relaxed);
+                let is_put = request.operation == OneSidedOperation::Write;
+                AtOnce::UnderWay(DeviceTicket::new(self, path, number, len, is_put))
             }
         }
     }
@@ -312,6 +390,16 @@ impl ChannelState {
         any
     }
 
+    /// Counts an operation. Whether it is time to look for messages of the peer.
+    fn looks(&mut self) -> bool {
+        self.operations += 1;
+        if self.operations < OPERATIONS_A_LOOK {
+            return false;
+        }
+        self.operations = 0;
+        true
+    }
+
     /// Takes the end of an operation. If the queue pair has failed, that ends all.
     fn take(&mut self, channel: &Channel, number: u64) -> Option<OneSidedOutcome> {
         let outcome = self.initiator.take(number);
@@ -324,6 +412,18 @@ impl ChannelState {
 }
 
 impl DeviceTicket {
+    fn new(channel: &Arc<Channel>, path: &Arc<DevicePath>, number: u64, len: u64, is_put: bool) -> Self {
+        Self {
+            channel: Arc::clone(channel),
+            path: Arc::clone(path),
+            number,
+            len,
+            is_put,
+            is_taken: false,
+            status: WorkCompletionStatus::Success,
+        }
+    }
+
     /// Waits for the end of the operation. Returns its block, unless the device may still access that,
     /// and whether it was performed.
     pub(super) fn wait(
@@ -354,6 +454,19 @@ impl DeviceTicket {
         Ok((outcome.block, is_performed))
     }
 
+    /// Takes the block of an operation that was performed by now. Whether it is time to look for messages
+    /// of the peer.
+    pub(super) fn end_at_once(&mut self) -> Option<(Block, bool)> {
+        let mut state = self.channel.lock();
+        state.poll(&self.channel);
+        let block = state.initiator.take_performed(self.number)?;
+        let looks = state.looks();
+        drop(state);
+        self.is_taken = true;
+        self.channel.load.fetch_sub(self.len, Ordering::Relaxed);
+        Some((block, looks))
+    }
+
     /// Whether the operation has ended, as far as completions were taken.
     pub(in crate::window) fn is_over(&self) -> bool {
         if !self.channel.process.is_current() {
@@ -362,6 +475,11 @@ impl DeviceTicket {
         let mut state = self.channel.lock();
         state.poll(&self.channel);
         state.initiator.is_over(self.number)
+    }
+
+    /// Whether it is time to look for messages of the peer.
+    pub(super) fn looks(&self) -> bool {
+        self.channel.lock().looks()
     }
 
     /// Whether the owner's device has refused it, so that it was not performed. A device that fails in

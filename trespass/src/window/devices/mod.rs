@@ -26,6 +26,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 pub(super) use self::channel::DeviceTicket;
+use self::channel::{AT_ONCE, AtOnce};
 use self::path::DevicePath;
 use self::serving::Serving;
 pub(super) use self::serving::{Registered, RegisteredKeys};
@@ -39,12 +40,10 @@ use crate::Stream;
 use crate::mux::Request;
 use crate::pool::{Block, Pool};
 use crate::process::Process;
-use crate::transport::rc::one_sided::{OneSidedOperation, OneSidedPorts, OneSidedRequest};
+use crate::transport::rc::one_sided::{OneSidedOperation, OneSidedPorts, OneSidedRequest, ShortRequest};
 
 /// The devices of the owner that a connection may use, one after the other.
 const MOST_PATHS: usize = 16;
-/// Operations of devices between two looks for messages of the peer.
-const OPERATIONS_A_LOOK: u32 = 64;
 /// The most ranges of one operation. The owner performs others by one message.
 const MOST_RANGES: usize = 32;
 /// Shorter pieces go over the first path.
@@ -65,7 +64,6 @@ struct DevicesOfSide {
     paths: [OnceLock<Arc<DevicePath>>; MOST_PATHS],
     /// What the peer's devices can do as requesters.
     peer: AtomicU32,
-    operations: AtomicU32,
     /// The last generation of each region that the peer has revoked. A queue pair gets a copy when a
     /// path begins to use it, and changes after that, both under this lock.
     revoked: Mutex<RevokedKeys>,
@@ -103,7 +101,6 @@ impl Devices {
             pool: stream.pool().clone(),
             paths: std::array::from_fn(|_| OnceLock::new()),
             peer: AtomicU32::new(0),
-            operations: AtomicU32::new(0),
             revoked: Mutex::default(),
             given_up: AtomicU64::new(0),
             owed: Mutex::default(),
@@ -241,7 +238,7 @@ impl Devices {
         operation: Operation,
         (offset, len): (u64, usize),
         block: Block,
-        time: OperationTime,
+        time: impl Fn() -> OperationTime,
     ) -> Result<Result<DeviceTicket, Block>, (WindowError, Block)> {
         let inner = self.inner().filter(|_| !key.devices.is_empty());
         let (Some(inner), Ok(len)) = (inner, u32::try_from(len)) else { return Ok(Err(block)) };
@@ -253,7 +250,12 @@ impl Devices {
             return Ok(Err(block));
         }
         block.lend(inner.pool.domain_id());
-        inner.post_block(shared, key, operation, &[(key.base + offset, len)], block, time)
+        let ranges = [(key.base + offset, len)];
+        let block = match inner.post_at_once(key, operation, &ranges, block) {
+            Ok(ticket) => return Ok(Ok(ticket)),
+            Err(block) => block,
+        };
+        inner.post_block(shared, key, operation, &ranges, block, time())
     }
 
     /// Performs an atomic operation on the window's device.
@@ -263,7 +265,7 @@ impl Devices {
         key: &WindowKey,
         operation: Operation,
         offset: u64,
-        time: OperationTime,
+        time: impl Fn() -> OperationTime,
     ) -> Result<AtomicOutcome, WindowError> {
         let operation = match operation {
             Operation::FetchAdd { add } => OneSidedOperation::FetchAdd { add },
@@ -271,7 +273,37 @@ impl Devices {
             _ => return Err(WindowError::AtomicsOfDevice),
         };
         let Some(inner) = self.inner() else { return Err(WindowError::NoPath) };
-        inner.atomic(shared, key, operation, offset, time)
+        let index = key.devices.iter().position(|device| device.device == key.atomics);
+        let index = index.ok_or(WindowError::NoPath)?;
+        match inner.at_once(key, index, operation, offset, &[]) {
+            AtOnce::Done { found, looks } => {
+                inner.look(shared, looks);
+                Ok(AtomicOutcome::Found(found))
+            }
+            AtOnce::UnderWay(ticket) => inner.end_atomic(ticket, time()),
+            AtOnce::NotPosted => inner.atomic(shared, key, index, operation, offset, time()),
+        }
+    }
+
+    /// Performs a short put at once. Returns false if that was not possible.
+    pub(super) fn put_at_once(
+        &self,
+        shared: &Shared,
+        key: &WindowKey,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<Option<Option<DeviceTicket>>, WindowError> {
+        let Some(inner) = self.inner().filter(|_| !key.devices.is_empty() && bytes.len() <= AT_ONCE) else {
+            return Ok(None);
+        };
+        match inner.at_once(key, 0, OneSidedOperation::Write, offset, bytes) {
+            AtOnce::Done { looks, .. } => {
+                inner.look(shared, looks);
+                Ok(Some(None))
+            }
+            AtOnce::UnderWay(ticket) => Ok(Some(Some(ticket))),
+            AtOnce::NotPosted => Ok(None),
+        }
     }
 
     /// Waits until all operations of devices that were begun before have ended. None of them changes
@@ -291,6 +323,14 @@ impl Devices {
         Ok(())
     }
 
+    /// Takes the block of an operation that a device has performed by now.
+    pub(super) fn end_at_once(&self, shared: &Shared, ticket: &mut DeviceTicket) -> Option<Block> {
+        let inner = self.inner()?;
+        let (block, looks) = ticket.end_at_once()?;
+        inner.look(shared, looks);
+        Some(block)
+    }
+
     /// Waits for an operation. `None` means that the device has failed it, and that the owner's process
     /// may perform it instead. A put may be performed again only after the owner has destroyed the
     /// queue pair that served it.
@@ -303,11 +343,7 @@ impl Devices {
         let Some(inner) = self.inner() else { return Err(WindowError::NoPath) };
         let (outcome, is_performed) = ticket.wait(time, inner.ports.request_timeout())?;
         if is_performed {
-            if inner.operations.fetch_add(1, Ordering::Relaxed) % OPERATIONS_A_LOOK == 0 {
-                // The operation was performed. If the connection has failed, the next call finds that.
-                let _ = shared.serve_what_has_arrived();
-            }
-            inner.answer_owed();
+            inner.look(shared, ticket.looks());
             return Ok(TicketEnd::Done(outcome));
         }
         if ticket.is_put() {
@@ -426,6 +462,29 @@ impl DevicesOfSide {
         }
     }
 
+    /// Posts an operation of one range over the only path, if that is open and has room.
+    fn post_at_once(
+        &self,
+        key: &WindowKey,
+        operation: OneSidedOperation,
+        ranges: &[(u64, u32); 1],
+        block: Block,
+    ) -> Result<DeviceTicket, Block> {
+        let Some((path, rkey)) = self.path(key, 0).filter(|_| key.devices.len() == 1) else {
+            return Err(block);
+        };
+        let request = OneSidedRequest { operation, rkey, ranges, window: (key.region, key.generation) };
+        let mut block = Some(block);
+        let posted = path.with_open(|channel| {
+            block.take().map(|block| channel.post_at_once(path, &request, ranges[0].1.into(), block))
+        });
+        match (posted.flatten(), block) {
+            (Some(posted), _) => posted,
+            (None, Some(block)) => Err(block),
+            (None, None) => unreachable!("a call takes the block and returns it"),
+        }
+    }
+
     fn post_block(
         &self,
         shared: &Shared,
@@ -446,28 +505,68 @@ impl DevicesOfSide {
         channel.post(path, &request, len, block, time, self.ports.request_timeout())
     }
 
+    /// If it is time to look, performs what the peer has asked for.
+    #[inline]
+    fn look(&self, shared: &Shared, looks: bool) {
+        if looks {
+            // If the connection has failed, the next message tells.
+            let _ = shared.serve_what_has_arrived();
+        }
+        self.answer_owed();
+    }
+
+    /// Posts a short operation over a path that is open.
+    #[inline]
+    fn at_once(
+        &self,
+        key: &WindowKey,
+        index: usize,
+        operation: OneSidedOperation,
+        offset: u64,
+        bytes: &[u8],
+    ) -> AtOnce {
+        let Some((path, rkey)) = self.path(key, index) else { return AtOnce::NotPosted };
+        let (address, window) = (key.base + offset, (key.region, key.generation));
+        let request = ShortRequest { operation, rkey, address, bytes, window };
+        path.with_open(|channel| channel.perform_at_once(path, &self.pool, request))
+            .unwrap_or(AtOnce::NotPosted)
+    }
+
     fn atomic(
         &self,
         shared: &Shared,
         key: &WindowKey,
+        index: usize,
         operation: OneSidedOperation,
         offset: u64,
         time: OperationTime,
     ) -> Result<AtomicOutcome, WindowError> {
+<<<<<<< HEAD
+        let (path, rkey) = self.path(key, index).ok_or(WindowError::NoPath)?;
+=======
         let index = key.devices.iter().position(|device| device.device == key.atomics);
         if self.must_follow_messages(shared) {
             return Ok(AtomicOutcome::Refused);
         }
         let path = index.and_then(|index| self.path(key, index));
         let (path, rkey) = path.ok_or(WindowError::NoPath)?;
+>>>>>>> attack
         let Some(channel) = path.channel(shared, self, time)? else { return Ok(AtomicOutcome::Refused) };
         let Some(block) = self.pool.take(size_of::<u64>()) else { return Err(WindowError::NoPath) };
         let ranges = [(key.base + offset, size_of::<u64>() as u32)];
-        let request = OneSidedRequest { operation, rkey, ranges: &ranges, window: (key.region, key.generation) };
+        let request =
+            OneSidedRequest { operation, rkey, ranges: &ranges, window: (key.region, key.generation) };
         let timeout = self.ports.request_timeout();
         let posted = channel.post(path, &request, 8, block, time, timeout).map_err(|(error, _)| error)?;
-        let Ok(mut ticket) = posted else { return Ok(AtomicOutcome::Refused) };
-        let (block, is_performed) = ticket.wait(time, timeout)?;
+        match posted {
+            Ok(ticket) => self.end_atomic(ticket, time),
+            Err(_) => Ok(AtomicOutcome::Refused),
+        }
+    }
+
+    fn end_atomic(&self, ticket: DeviceTicket, time: OperationTime) -> Result<AtomicOutcome, WindowError> {
+        let mut ticket = ticket;
+        let (block, is_performed) = ticket.wait(time, self.ports.request_timeout())?;
         self.answer_owed();
         match block.filter(|_| is_performed) {
             Some(block) => {

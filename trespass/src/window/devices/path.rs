@@ -19,6 +19,17 @@ const PROVEN: Duration = Duration::from_secs(10);
 /// How long a thread serves the peer while another one opens the path, before it looks again.
 const TURN: Duration = Duration::from_millis(1);
 
+/// The pause before the owner, which waits for acknowledgements, is asked again.
+const LATER: Duration = Duration::from_millis(1);
+
+/// What became of an attempt to open a path.
+enum Opened {
+    Channel(Channel),
+    /// The owner has none for now, and nothing has failed.
+    Later,
+    Refused,
+}
+
 pub(super) struct DevicePath {
     /// The owner's number of its device.
     device: u64,
@@ -73,6 +84,13 @@ impl DevicePath {
             || state.channel.as_ref().is_some_and(|channel| channel.uses(region, generation))
     }
 
+    /// Calls with the queue pair, if there is one that works.
+    #[inline]
+    pub(super) fn with_open<R>(&self, call: impl FnOnce(&Arc<Channel>) -> R) -> Option<R> {
+        let state = self.lock();
+        state.channel.as_ref().filter(|channel| !channel.has_failed()).map(call)
+    }
+
     /// Whether a queue pair has failed that the owner may still serve.
     pub(super) fn has_failed(&self) -> bool {
         let mut state = self.lock();
@@ -91,11 +109,13 @@ impl DevicePath {
             return Ok(usable);
         }
         let _opening = self.enter(shared, time)?;
+        // Before anything else is performed, also by the owner's process: a late packet of an operation
+        // whose outcome is unknown must not come after it.
+        if !self.close_failed(shared, time)? {
+            return Err(WindowError::OutcomeUnknown);
+        }
         if let Some(usable) = self.lock().usable() {
             return Ok(usable);
-        }
-        if !self.close_failed(shared, time)? {
-            return Ok(None);
         }
         // The owner opens none before.
         side.answer_owed();
@@ -103,7 +123,7 @@ impl DevicePath {
         let revoked = side.revoked();
         let mut state = self.lock();
         match opened {
-            Ok(Some(channel)) => {
+            Ok(Opened::Channel(channel)) => {
                 let channel = Arc::new(channel);
                 // A key may have been revoked before the first path to this device.
                 revoked.iter().for_each(|(region, last)| channel.revoke(*region, *last));
@@ -111,7 +131,11 @@ impl DevicePath {
                 state.channel = Some(Arc::clone(&channel));
                 Ok(Some(channel))
             }
-            Ok(None) => {
+            Ok(Opened::Later) => {
+                state.not_before = Instant::now().checked_add(LATER);
+                Ok(None)
+            }
+            Ok(Opened::Refused) => {
                 state.pause();
                 Ok(None)
             }
@@ -139,10 +163,10 @@ impl DevicePath {
         shared: &Shared,
         side: &DevicesOfSide,
         time: OperationTime,
-    ) -> Result<Option<Channel>, WindowError> {
+    ) -> Result<Opened, WindowError> {
         let refused = |why: &str| {
             tracing::debug!(device = side.ports.name(self.local), why, "no path for one-sided operations");
-            None
+            Opened::Refused
         };
         let (mut initiator, own) = match Initiator::new(&side.ports, self.local) {
             Ok(made) => made,
@@ -154,13 +178,14 @@ impl DevicePath {
         let peer = match status {
             Status::Done { .. } => PathEnd::decode(bytes)?.0,
             Status::NoPath => return Ok(refused("the owner has none now")),
+            Status::Later => return Ok(Opened::Later),
             _ => return Err(WindowError::Protocol { what: "an answer to another request" }),
         };
         if let Err(error) = initiator.connect(&side.ports, &peer) {
             return Ok(refused(&error.detail));
         }
         match Channel::new(initiator) {
-            Ok(channel) => Ok(Some(channel)),
+            Ok(channel) => Ok(Opened::Channel(channel)),
             Err(error) => Ok(refused(&error.to_string())),
         }
     }
@@ -217,6 +242,9 @@ impl PathState {
         self.sort();
         if let Some(channel) = &self.channel {
             return Some(Some(Arc::clone(channel)));
+        }
+        if !self.failed.is_empty() {
+            return None;
         }
         self.not_before.is_some_and(|at| Instant::now() < at).then_some(None)
     }

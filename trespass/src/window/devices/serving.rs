@@ -131,7 +131,9 @@ impl Serving {
                 Err(error) => tracing::debug!(error = error.detail, "a window is not registered"),
             }
         }
-        if wanted.atomic && let Some(first) = registered.keys.devices.first() {
+        if wanted.atomic
+            && let Some(first) = registered.keys.devices.first()
+        {
             registered.keys.atomics = first.device;
         }
         registered
@@ -193,7 +195,7 @@ impl Serving {
         let mut state = self.lock();
         // The peer may still use the key of a revoked window.
         if !state.unacknowledged.is_empty() {
-            return none;
+            return (Status::Later, vec![]);
         }
         let Some(served) = state.devices.iter_mut().flatten().find(|served| served.id == device) else {
             return none;
@@ -220,7 +222,11 @@ impl Serving {
         let Some(served) = served else { return Status::NoPath };
         match &mut served.responder {
             Some(responder) if responder.peer() == queue_pair => {
-                if served.end_responder() { Status::Done { number: 0 } } else { Status::StillOpen }
+                if served.end_responder() {
+                    Status::Done { number: 0 }
+                } else {
+                    Status::StillOpen
+                }
             }
             _ => Status::NoPath,
         }
@@ -258,7 +264,9 @@ impl ServingState {
         }
         let make = |index| {
             let made = WindowDomain::new(ports, index);
-            let domain = made.inspect_err(|error| tracing::debug!(error = error.detail, "a device serves no windows")).ok()?;
+            let domain = made
+                .inspect_err(|error| tracing::debug!(error = error.detail, "a device serves no windows"))
+                .ok()?;
             let id = getrandom::u64().ok()?.max(1);
             Some(ServedDevice { responder: None, domain, id })
         };

@@ -252,7 +252,9 @@ fn atomics_lose_no_count_or_are_unknown(fixture: &Fixture) -> Outcome {
                         for _ in 0..30 {
                             match client.fetch_add(key, at, 1) {
                                 Ok(_) => _ = sure.fetch_add(1, Ordering::Relaxed),
-                                Err(WindowError::OutcomeUnknown) => _ = unknown.fetch_add(1, Ordering::Relaxed),
+                                Err(WindowError::OutcomeUnknown) => {
+                                    _ = unknown.fetch_add(1, Ordering::Relaxed)
+                                }
                                 Err(WindowError::NoPath) => {}
                                 Err(error) => panic!("{text}: {error}"),
                             }

@@ -1,15 +1,13 @@
 //! The end that operates: its queue pair with the requests that are outstanding.
 
 use std::collections::VecDeque;
-use std::mem;
+use std::mem::{self, ManuallyDrop};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
 use sideway::ibverbs::AccessFlags;
-use sideway::ibverbs::completion::{
-    CompletionChannel, GenericCompletionQueue, Notify, WorkCompletionStatus,
-};
+use sideway::ibverbs::completion::{CompletionChannel, GenericCompletionQueue, Notify, WorkCompletionStatus};
 use sideway::ibverbs::connect::Endpoint as QpEndpoint;
 use sideway::ibverbs::queue_pair::{
     GenericQueuePair, PostSendGuard, QueuePair, SendOperationFlags, WorkRequestFlags,
@@ -53,6 +51,27 @@ pub(crate) enum RefusedPost {
     Unsuited(Block),
     /// The queue pair has failed.
     Failed(Block),
+}
+
+/// What became of a short operation while nothing else was outstanding.
+pub(crate) enum PerformedAlone {
+    /// It was performed.
+    Done(Block),
+    /// It is outstanding, or has failed. This is its ticket.
+    Posted(u64),
+    /// Nothing was posted.
+    Refused(Block),
+}
+
+/// A short operation of one range.
+#[derive(Clone, Copy)]
+pub(crate) struct ShortRequest<'a> {
+    pub(crate) operation: OneSidedOperation,
+    pub(crate) rkey: u32,
+    pub(crate) address: u64,
+    /// What a WRITE sends.
+    pub(crate) bytes: &'a [u8],
+    pub(crate) window: (u32, u32),
 }
 
 /// The end of an operation. The device accesses its memory no more.
@@ -189,6 +208,18 @@ impl Initiator {
         self.core().post(request, block)
     }
 
+    /// Posts a short operation if nothing else is outstanding, and polls for its completion. The block
+    /// gets what a READ or an atomic operation returns.
+    #[inline]
+    pub(crate) fn perform_alone(
+        &mut self,
+        request: ShortRequest<'_>,
+        block: Block,
+        polls: u32,
+    ) -> PerformedAlone {
+        self.core().perform_alone(request, block, polls)
+    }
+
     /// Takes completions. Returns whether there was one.
     pub(crate) fn poll(&mut self) -> bool {
         self.core().poll()
@@ -202,6 +233,19 @@ impl Initiator {
     /// Takes the end of an operation. `None` while it is outstanding.
     pub(crate) fn take(&mut self, ticket: u64) -> Option<OneSidedOutcome> {
         self.core().take(ticket)
+    }
+
+    /// Takes the block of an operation that was performed.
+    pub(crate) fn take_performed(&mut self, ticket: u64) -> Option<Block> {
+        let core = self.core();
+        let flight = core.flight_mut(ticket)?;
+        if !flight.is_over || flight.status != WorkCompletionStatus::Success {
+            return None;
+        }
+        let block = flight.block.take()?;
+        flight.is_taken = true;
+        core.forget_taken();
+        Some(block)
     }
 
     /// Nobody waits for an operation any more.
@@ -383,6 +427,108 @@ impl InitiatorCore {
             if flight.left == 0 {
                 flight.end();
             }
+        }
+    }
+
+    /// Keeps no records unless it takes long, because these cost as much as the verb.
+    fn perform_alone(&mut self, request: ShortRequest<'_>, block: Block, polls: u32) -> PerformedAlone {
+        let ShortRequest { operation, rkey, address, bytes, window } = request;
+        let len = if operation == OneSidedOperation::Write { bytes.len() } else { size_of::<u64>() };
+        let lkey = block.lkey_of(self.device);
+        let Some(lkey) = lkey.filter(|_| self.flights.is_empty() && self.failure.is_none()) else {
+            return PerformedAlone::Refused(block);
+        };
+        if len > block.len() {
+            return PerformedAlone::Refused(block);
+        }
+        let ticket = self.first;
+        // Whoever unwinds leaks it, because the device may access it.
+        let mut block = ManuallyDrop::new(block);
+        let is_inline = operation == OneSidedOperation::Write && len <= self.inline;
+        if operation == OneSidedOperation::Write && !is_inline {
+            block.bytes_mut()[..len].copy_from_slice(bytes);
+        }
+        let mut list = self.qp.start_post_send();
+        let work = list.construct_wr(ticket, WorkRequestFlags::Signaled);
+        let (local, len) = (block.as_ptr().addr() as u64, len as u32);
+        // SAFETY, of each buffer below: the block has `len` bytes, and is not dropped or used before the
+        // completion was polled. If that takes longer, the block goes to `flights`, as in `post`. The
+        // send queue is empty, so that it has room.
+        match operation {
+            OneSidedOperation::Write if is_inline => {
+                work.setup_write(rkey, address).setup_inline_data(bytes);
+            }
+            // SAFETY: see above.
+            OneSidedOperation::Write => unsafe {
+                work.setup_write(rkey, address).setup_sge(lkey, local, len)
+            },
+            // SAFETY: see above.
+            OneSidedOperation::Read => unsafe { work.setup_read(rkey, address).setup_sge(lkey, local, len) },
+            OneSidedOperation::FetchAdd { add } => {
+                let atomic = work.setup_atomic_fetch_add(rkey, address, add);
+                // SAFETY: see above.
+                unsafe { atomic.setup_sge(lkey, local, len) };
+            }
+            OneSidedOperation::CompareSwap { expected, new } => {
+                let atomic = work.setup_atomic_compare_swap(rkey, address, expected, new);
+                // SAFETY: see above.
+                unsafe { atomic.setup_sge(lkey, local, len) };
+            }
+        }
+        let posted = list.post();
+        if posted.is_ok() {
+            for _ in 0..polls {
+                let Ok(mut poller) = self.cq.start_poll() else { break };
+                let Some(completion) = poller.next() else { continue };
+                if completion.wr_id() == ticket && completion.status() == WorkCompletionStatus::Success {
+                    self.first += 1;
+                    return PerformedAlone::Done(ManuallyDrop::into_inner(block));
+                }
+                let (id, status) = (completion.wr_id(), completion.status());
+                drop(poller);
+                self.record_alone(ManuallyDrop::into_inner(block), bytes, is_inline, window);
+                self.complete(id, status);
+                return PerformedAlone::Posted(ticket);
+            }
+        }
+        self.record_alone(ManuallyDrop::into_inner(block), bytes, is_inline, window);
+        if let Err(error) = posted {
+            tracing::warn!(%error, "handing a one-sided request to the device failed");
+            self.not_posted(1, error.posted());
+        }
+        PerformedAlone::Posted(ticket)
+    }
+
+    /// Records an operation that was posted without a record.
+    #[cold]
+    fn record_alone(&mut self, block: Block, bytes: &[u8], is_inline: bool, window: (u32, u32)) {
+        let mut block = block;
+        if is_inline {
+            // The device has its own copy. This one is for another attempt.
+            block.bytes_mut()[..bytes.len()].copy_from_slice(bytes);
+        }
+        self.used += 1;
+        self.flights.push_back(Flight {
+            block: Some(block),
+            window,
+            left: 1,
+            status: WorkCompletionStatus::Success,
+            is_over: false,
+            is_wanted: true,
+            is_taken: false,
+        });
+    }
+
+    fn complete(&mut self, ticket: u64, status: WorkCompletionStatus) {
+        if status != WorkCompletionStatus::Success {
+            self.failure.get_or_insert(status);
+        }
+        match self.flight_mut(ticket).filter(|flight| !flight.is_over) {
+            Some(flight) => {
+                flight.complete(status);
+                self.used -= 1;
+            }
+            None => tracing::debug!(ticket, "a completion of a request that was not posted"),
         }
     }
 

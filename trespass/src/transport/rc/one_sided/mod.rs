@@ -11,7 +11,7 @@ mod responder;
 use std::time::Duration;
 
 pub(crate) use self::initiator::{
-    Initiator, OneSidedOperation, OneSidedOutcome, OneSidedRequest, RefusedPost,
+    Initiator, OneSidedOperation, OneSidedOutcome, OneSidedRequest, PerformedAlone, RefusedPost, ShortRequest,
 };
 pub(crate) use self::responder::{Responder, WindowAccess, WindowDomain, WindowRegion};
 
