@@ -380,6 +380,7 @@ fn a_put_that_was_given_up_is_performed_before_later_ones(fixture: &Fixture) -> 
     let error = client.put_vectored(&key, &ranges, &early).unwrap_err();
     assert!(matches!(error, WindowError::TimedOut { .. }), "{error}");
     let later = client.put(&key, 0, b"later");
+    assert_eq!(matched(), 1, "the device performs a later put first");
     served_once(&mut || ());
     let found = read(&window);
     assert!(later.is_err() || found[..5] == *b"later", "{later:?}, and then the put before it");
