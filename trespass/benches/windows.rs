@@ -5,8 +5,8 @@
 //! cargo bench -p trespass --bench windows
 //! ```
 //!
-//! `TRESPASS_BENCH_ROUNDS` sets the number of rounds, and `TRESPASS_BENCH_ROWS` has words of the rows to
-//! measure, such as `fetch_add`.
+//! `TRESPASS_BENCH_ROUNDS` sets the number of rounds, and `TRESPASS_BENCH_ROWS` has words of the rows
+//! to measure, such as `fetch_add`.
 
 use std::error::Error;
 use std::process::{Command, Stdio};
@@ -100,7 +100,7 @@ fn owner() -> Result<()> {
     println!("{}", listener.local_addr()?);
     let windows = Windows::over(listener.accept()?.0, &WindowConfig::new().protection(Protection::Domain))?;
     let window = windows.offer(windows.buffer(LEN)?, LEN, Access::ALL, None).map_err(|(error, _)| error)?;
-    let mut verbs = Verbs::new(LEN)?;
+    let mut verbs = VerbsEnd::new(LEN)?;
     windows.send_message(&window.key().to_bytes())?;
     windows.send_message(&verbs.describe())?;
     verbs.connect(&windows.next_message()?)?;
@@ -112,7 +112,7 @@ fn owner() -> Result<()> {
 fn client(addr: &str) -> Result<()> {
     let windows = Windows::connect(addr)?;
     let key = WindowKey::from_bytes(&windows.next_message()?)?;
-    let mut verbs = Verbs::new(DEPTH * LEN)?;
+    let mut verbs = VerbsEnd::new(DEPTH * LEN)?;
     let peer = windows.next_message()?;
     windows.send_message(&verbs.describe())?;
     verbs.connect(&peer)?;
@@ -215,7 +215,7 @@ fn wait(pending: &mut std::collections::VecDeque<trespass::window::PendingBlock>
 }
 
 /// A queue pair with memory for what it sends and what its peer reaches.
-struct Verbs {
+struct VerbsEnd {
     qp: GenericQueuePair,
     cq: GenericCompletionQueue,
     memory: RegisteredBuffer,
@@ -224,7 +224,7 @@ struct Verbs {
     peer: (u64, u32),
 }
 
-impl Verbs {
+impl VerbsEnd {
     fn new(len: usize) -> Result<Self> {
         let context = DeviceList::new()?.first()?.open()?;
         let (domain, path) = (context.alloc_pd()?, LocalPath::choose(&context, 1, None)?);

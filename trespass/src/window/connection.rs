@@ -26,8 +26,8 @@ use crate::{Stream, Transport};
 /// The requests that the peer may have under way.
 const MOST_REQUESTS: u32 = 256;
 
-/// Attempts to reach the device that performs the atomic operations of a window, and the pause after the
-/// first one. Each is longer than the one before.
+/// Attempts to reach the device that performs the atomic operations of a window. The pauses between
+/// them grow by this time.
 const ATOMIC_ATTEMPTS: u32 = 20;
 const ATOMIC_PAUSE: Duration = Duration::from_millis(2);
 

@@ -120,7 +120,8 @@
 //! perform operations, it may even be performed after a later one.
 //!
 //! A call performs an operation of the peer once that has wholly arrived, and none after its time
-//! (`hostile_windows::a_request_without_an_end_holds_up_nobody`, `hostile_windows::a_flood_of_requests_ends_no_time`).
+//! (`hostile_windows::a_request_without_an_end_holds_up_nobody`,
+//! `hostile_windows::a_flood_of_requests_ends_no_time`).
 //! A peer may have 256 operations under way. It can make this side keep 69 MiB of them, 64 MiB of
 //! answers that it does not take, 4096 notifications, and 1 MiB of messages.
 
