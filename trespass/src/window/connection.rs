@@ -14,11 +14,13 @@ use super::offered::Window;
 use super::owner::WindowTable;
 use super::pending::{PendingGet, PendingPut, Transfer};
 use super::pieces::{Piece, Pieces};
+use super::summary::{WindowStats, WindowSummary};
 use super::{Notification, WindowConfig};
 use crate::mux::{FoundFirst, Mux, MuxConfig, MuxError, PendingAnswer, Request, Serving};
 use crate::pool::{Block, Pool};
 use crate::process::PerProcess;
 use crate::session::readiness::Until;
+use crate::session::times::OperationKind;
 use crate::{Stream, Transport};
 
 /// The requests that the peer may have under way.
@@ -39,6 +41,7 @@ pub(super) struct Shared {
     /// What the peer has sent that no side with windows sends.
     violation: OnceLock<&'static str>,
     operation_timeout: Option<Duration>,
+    pub(super) summary: WindowSummary,
 }
 
 /// The time of one operation.
@@ -94,6 +97,7 @@ impl Windows {
         let limits = MuxConfig::new().max_requests(MOST_REQUESTS);
         let limits = limits.window(message::WINDOW).max_message(message::MOST_MESSAGE);
         let time = OperationTime::after(config.operation_timeout);
+        let summary = WindowSummary::of(&stream);
         let shared = Shared {
             mux: Mux::over(stream, &limits)?,
             own,
@@ -101,6 +105,7 @@ impl Windows {
             table: WindowTable::default(),
             violation: OnceLock::new(),
             operation_timeout: config.operation_timeout,
+            summary,
         };
         let hello = WindowRequest::hello(own).encode(0);
         let sent = match config.operation_timeout {
@@ -161,6 +166,12 @@ impl Windows {
         self.0.mux.stream().transport()
     }
 
+    /// Counters of the operations of this side.
+    #[must_use]
+    pub fn stats(&self) -> WindowStats {
+        self.0.summary.stats()
+    }
+
     /// Copies bytes to an offset of the peer's window.
     ///
     /// When it returns, the owner has them: its [`Window::read`], and each later operation, finds them.
@@ -189,7 +200,8 @@ impl Windows {
         bytes: &[u8],
     ) -> Result<(), WindowError> {
         let pieces = Pieces::of_ranges(ranges, bytes.len())?;
-        self.0.put(key, pieces, bytes, self.0.time())
+        let put = || self.0.put(key, pieces, bytes, self.0.time());
+        self.0.summary.run(OperationKind::Put, bytes.len(), put)
     }
 
     /// Copies pieces of `len` bytes each to offsets that are `stride` apart.
@@ -206,7 +218,8 @@ impl Windows {
         bytes: &[u8],
     ) -> Result<(), WindowError> {
         let pieces = Pieces::of_stride(offset, stride, len, bytes.len())?;
-        self.0.put(key, pieces, bytes, self.0.time())
+        let put = || self.0.put(key, pieces, bytes, self.0.time());
+        self.0.summary.run(OperationKind::Put, bytes.len(), put)
     }
 
     /// Copies bytes from an offset of the peer's window into a buffer.
@@ -230,7 +243,7 @@ impl Windows {
         into: &mut [u8],
     ) -> Result<(), WindowError> {
         let pieces = Pieces::of_ranges(ranges, into.len())?;
-        self.0.get(key, pieces, into)
+        self.0.summary.run(OperationKind::Get, into.len(), || self.0.get(key, pieces, into))
     }
 
     /// Copies pieces of `len` bytes each from offsets that are `stride` apart.
@@ -247,7 +260,7 @@ impl Windows {
         into: &mut [u8],
     ) -> Result<(), WindowError> {
         let pieces = Pieces::of_stride(offset, stride, len, into.len())?;
-        self.0.get(key, pieces, into)
+        self.0.summary.run(OperationKind::Get, into.len(), || self.0.get(key, pieces, into))
     }
 
     /// Adds to the 8-byte number at an offset, in the byte order of the owner. Returns what it was.
@@ -294,7 +307,8 @@ impl Windows {
         bytes: &[u8],
         number: u64,
     ) -> Result<(), WindowError> {
-        self.0.put_notify(key, offset, bytes, number)
+        let put = || self.0.put_notify(key, offset, bytes, number);
+        self.0.summary.run(OperationKind::Put, bytes.len(), put)
     }
 
     /// Begins a put of at most 4 MiB, which [`PendingPut::wait`] ends. Several may be under way, and are
@@ -479,7 +493,8 @@ impl Shared {
         if !key.contains(offset, 8) {
             return Err(WindowError::Range { offset, len: 8, window: key.len() });
         }
-        self.single(key, operation, WindowRange { offset, len: 8 }, &[], self.time())
+        let single = || self.single(key, operation, WindowRange { offset, len: 8 }, &[], self.time());
+        self.summary.run(OperationKind::Atomic, 8, single)
     }
 
     fn put_notify(&self, key: &WindowKey, offset: u64, bytes: &[u8], number: u64) -> Result<(), WindowError> {

@@ -8,7 +8,9 @@ use super::error::WindowError;
 use super::key::WindowKey;
 use super::message::{self, MOST_BYTES, Operation, Status, WindowRequest};
 use super::pieces::{Piece, Pieces};
+use super::summary::Began;
 use crate::mux::PendingAnswer;
+use crate::session::times::OperationKind;
 
 /// The messages of one operation that are under way at a time.
 const DEPTH: usize = 16;
@@ -100,6 +102,8 @@ impl Transfer {
 pub struct PendingPut {
     windows: Windows,
     transfer: Transfer,
+    began: Began,
+    len: usize,
 }
 
 impl PendingPut {
@@ -109,8 +113,9 @@ impl PendingPut {
         offset: u64,
         bytes: &[u8],
     ) -> Result<Self, WindowError> {
-        let transfer = Transfer::begin_all(windows, key, Operation::Put, offset, bytes.len(), bytes)?;
-        Ok(Self { windows: windows.clone(), transfer })
+        let (began, len) = (windows.0.summary.begin(), bytes.len());
+        let transfer = Transfer::begin_all(windows, key, Operation::Put, offset, len, bytes)?;
+        Ok(Self { windows: windows.clone(), transfer, began, len })
     }
 
     /// Whether the owner has performed or refused it, as far as calls on the connection know.
@@ -127,6 +132,7 @@ impl PendingPut {
     pub fn wait(mut self) -> Result<(), WindowError> {
         self.transfer.time = self.windows.0.time();
         while self.transfer.end(&self.windows.0)?.is_some() {}
+        self.windows.0.summary.end(self.began, OperationKind::Put, self.len);
         Ok(())
     }
 }
@@ -141,6 +147,7 @@ impl fmt::Debug for PendingPut {
 pub struct PendingGet {
     windows: Windows,
     transfer: Transfer,
+    began: Began,
     len: usize,
 }
 
@@ -151,8 +158,9 @@ impl PendingGet {
         offset: u64,
         len: usize,
     ) -> Result<Self, WindowError> {
+        let began = windows.0.summary.begin();
         let transfer = Transfer::begin_all(windows, key, Operation::Get, offset, len, &[])?;
-        Ok(Self { windows: windows.clone(), transfer, len })
+        Ok(Self { windows: windows.clone(), transfer, began, len })
     }
 
     /// The number of bytes that it gets.
@@ -182,6 +190,7 @@ impl PendingGet {
         while let Some(answered) = self.transfer.end(&self.windows.0)? {
             answered.copy(into);
         }
+        self.windows.0.summary.end(self.began, OperationKind::Get, self.len);
         Ok(())
     }
 
