@@ -592,6 +592,12 @@ impl Connection {
         self.summary.record(kind, bytes, began.elapsed());
     }
 
+    /// See [`TransportDriver::one_sided_ports`].
+    #[cfg(feature = "rdma")]
+    pub(crate) fn one_sided_ports(&self) -> Option<crate::transport::rc::one_sided::OneSidedPorts> {
+        self.driver.one_sided_ports()
+    }
+
     /// See [`Driver::system_calls`].
     pub(crate) fn system_calls(&self) -> u64 {
         Driver::<Pool>::system_calls(&self.driver)

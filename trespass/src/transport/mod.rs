@@ -242,6 +242,16 @@ impl TransportDriver {
         }
     }
 
+    /// The ports for one-sided operations, if the connection has some.
+    #[cfg(feature = "rdma")]
+    pub(crate) fn one_sided_ports(&self) -> Option<rc::one_sided::OneSidedPorts> {
+        match self {
+            Self::Tcp(_) => None,
+            Self::Rc(rc) => rc.one_sided_ports(),
+            Self::Rails(rails) => Some(rails.one_sided_ports()),
+        }
+    }
+
     /// Adds what happened to the rails of a connection over several devices.
     pub(crate) fn count_rails(&self, stats: Stats) -> Stats {
         match self {

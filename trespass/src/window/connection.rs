@@ -7,12 +7,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use super::devices::{AtomicOutcome, Devices, Registered};
 use super::error::{KeyError, WindowError};
 use super::key::{Access, WindowKey};
+use super::memory::OfferedMemory;
 use super::message::{self, Identity, Operation, Status, WindowRange, WindowRequest};
-use super::offered::Window;
+use super::offered::{Protection, Window};
 use super::owner::WindowTable;
-use super::pending::{PendingGet, PendingPut, Transfer};
+use super::pending::{PendingBlock, PendingGet, PendingPut, Transfer};
 use super::pieces::{Piece, Pieces};
 use super::summary::{WindowStats, WindowSummary};
 use super::{Notification, WindowConfig};
@@ -26,6 +28,11 @@ use crate::{Stream, Transport};
 /// The requests that the peer may have under way.
 const MOST_REQUESTS: u32 = 256;
 
+/// Attempts to reach the device that performs the atomic operations of a window, and the pause after the
+/// first one. Each is longer than the one before.
+const ATOMIC_ATTEMPTS: u32 = 20;
+const ATOMIC_PAUSE: Duration = Duration::from_millis(2);
+
 /// A connection over which both sides offer windows, and reach those of the other.
 ///
 /// Clones are the same connection. Threads may share it. It closes when the last clone is dropped with
@@ -37,27 +44,31 @@ pub(super) struct Shared {
     mux: Mux<Stream>,
     own: Identity,
     peer: OnceLock<Identity>,
+    pub(super) devices: Devices,
     pub(super) table: WindowTable,
     /// What the peer has sent that no side with windows sends.
     violation: OnceLock<&'static str>,
     operation_timeout: Option<Duration>,
     pub(super) summary: WindowSummary,
+    protection: Option<Protection>,
 }
 
 /// The time of one operation.
 #[derive(Clone, Copy)]
 pub(super) struct OperationTime {
     after: Option<Duration>,
-    until: Until,
+    pub(super) until: Until,
 }
 
 impl OperationTime {
-    fn after(after: Option<Duration>) -> Self {
+    const NONE: Self = Self { after: Some(Duration::ZERO), until: Until::Now };
+
+    pub(super) fn after(after: Option<Duration>) -> Self {
         let deadline = after.and_then(|after| Instant::now().checked_add(after));
         Self { after, until: Until::Event.or(deadline) }
     }
 
-    fn is_over(self) -> WindowError {
+    pub(super) fn is_over(self) -> WindowError {
         WindowError::TimedOut { after: self.after.unwrap_or_default() }
     }
 }
@@ -98,16 +109,19 @@ impl Windows {
         let limits = limits.window(message::WINDOW).max_message(message::MOST_MESSAGE);
         let time = OperationTime::after(config.operation_timeout);
         let summary = WindowSummary::of(&stream);
+        let devices = Devices::of(&stream, config.protection != Some(Protection::Process));
+        let hello = WindowRequest::hello(own, devices.abilities()).encode(0);
         let shared = Shared {
             mux: Mux::over(stream, &limits)?,
             own,
             peer: OnceLock::new(),
+            devices,
             table: WindowTable::default(),
             violation: OnceLock::new(),
             operation_timeout: config.operation_timeout,
             summary,
+            protection: config.protection,
         };
-        let hello = WindowRequest::hello(own).encode(0);
         let sent = match config.operation_timeout {
             Some(timeout) => shared.mux.send_one_way_within(hello, timeout),
             None => shared.mux.send_one_way(hello),
@@ -126,11 +140,13 @@ impl Windows {
     /// out have the bytes of their last owner, which a peer that may read would get.
     ///
     /// Without a `lifetime` it is offered until it is revoked. After its lifetime the peer's operations
-    /// fail as if it was.
+    /// fail as if it was. This process performs the operations on a window with a lifetime, because a
+    /// device knows none.
     ///
     /// # Errors
     ///
-    /// [`Length`](WindowError::Length), [`TooMany`](WindowError::TooMany). The block comes back.
+    /// [`Length`](WindowError::Length), [`TooMany`](WindowError::TooMany),
+    /// [`Protection`](WindowError::Protection). The block comes back.
     pub fn offer(
         &self,
         block: Block,
@@ -138,7 +154,7 @@ impl Windows {
         access: Access,
         lifetime: Option<Duration>,
     ) -> Result<Window, (WindowError, Block)> {
-        let key = self.0.table.offer(block, len, access, lifetime, self.0.own)?;
+        let key = self.0.offer(block, len, access, lifetime)?;
         Ok(Window::new(self.0.clone(), key))
     }
 
@@ -184,7 +200,8 @@ impl Windows {
     /// ends with [`TimedOut`](WindowError::TimedOut), [`Connection`](WindowError::Connection) or
     /// [`Protocol`](WindowError::Protocol).
     pub fn put(&self, key: &WindowKey, offset: u64, bytes: &[u8]) -> Result<(), WindowError> {
-        self.put_vectored(key, &[(offset, bytes.len() as u64)], bytes)
+        let put = || self.0.put_at_once(key, offset, bytes);
+        self.0.summary.run(OperationKind::Put, bytes.len(), put)
     }
 
     /// Copies bytes one after the other to several ranges, each an offset and a length. A part has at
@@ -273,7 +290,8 @@ impl Windows {
     /// [`Connection`](WindowError::Connection) and [`Protocol`](WindowError::Protocol) it is not known
     /// whether the number was changed.
     pub fn fetch_add(&self, key: &WindowKey, offset: u64, add: u64) -> Result<u64, WindowError> {
-        self.0.atomic(key, Operation::FetchAdd { add }, offset)
+        let atomic = || self.0.atomic(key, Operation::FetchAdd { add }, offset);
+        self.0.summary.run(OperationKind::Atomic, 8, atomic)
     }
 
     /// Replaces the 8-byte number at an offset if it is `expected`. Returns what it was.
@@ -288,7 +306,8 @@ impl Windows {
         expected: u64,
         new: u64,
     ) -> Result<u64, WindowError> {
-        self.0.atomic(key, Operation::CompareSwap { expected, new }, offset)
+        let atomic = || self.0.atomic(key, Operation::CompareSwap { expected, new }, offset);
+        self.0.summary.run(OperationKind::Atomic, 8, atomic)
     }
 
     /// Copies bytes to an offset, and then tells the owner's program a number
@@ -309,6 +328,72 @@ impl Windows {
     ) -> Result<(), WindowError> {
         let put = || self.0.put_notify(key, offset, bytes, number);
         self.0.summary.run(OperationKind::Put, bytes.len(), put)
+    }
+
+    /// Copies the first `len` bytes of a block to an offset of the peer's window. A device reads them in
+    /// place: nothing is copied on this side. The block comes back.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`put`](Self::put), and [`Length`](WindowError::Length), with the block. While a device
+    /// may still access the block, for example after [`TimedOut`](WindowError::TimedOut), the
+    /// connection keeps it. It then goes to its pool, or is freed.
+    pub fn put_block(
+        &self,
+        key: &WindowKey,
+        offset: u64,
+        block: Block,
+        len: usize,
+    ) -> Result<Block, (WindowError, Option<Block>)> {
+        PendingBlock::begin(self, key, Operation::Put, (offset, len), block)?.wait()
+    }
+
+    /// Copies `len` bytes from an offset of the peer's window to the start of a block. A device writes
+    /// them in place.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`put_block`](Self::put_block). The block may then have some of the bytes.
+    pub fn get_block(
+        &self,
+        key: &WindowKey,
+        offset: u64,
+        block: Block,
+        len: usize,
+    ) -> Result<Block, (WindowError, Option<Block>)> {
+        PendingBlock::begin(self, key, Operation::Get, (offset, len), block)?.wait()
+    }
+
+    /// Begins a [`put_block`](Self::put_block), which [`PendingBlock::wait`] ends. If the owner's process
+    /// performs it, that is only done then.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`put_block`](Self::put_block).
+    pub fn start_put_block(
+        &self,
+        key: &WindowKey,
+        offset: u64,
+        block: Block,
+        len: usize,
+    ) -> Result<PendingBlock, (WindowError, Option<Block>)> {
+        PendingBlock::begin(self, key, Operation::Put, (offset, len), block)
+    }
+
+    /// Begins a [`get_block`](Self::get_block), which [`PendingBlock::wait`] ends. If the owner's process
+    /// performs it, that is only done then.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`put_block`](Self::put_block).
+    pub fn start_get_block(
+        &self,
+        key: &WindowKey,
+        offset: u64,
+        block: Block,
+        len: usize,
+    ) -> Result<PendingBlock, (WindowError, Option<Block>)> {
+        PendingBlock::begin(self, key, Operation::Get, (offset, len), block)
     }
 
     /// Begins a put of at most 4 MiB, which [`PendingPut::wait`] ends. Several may be under way, and are
@@ -339,6 +424,7 @@ impl Windows {
     /// The connection has failed, or [`TimedOut`](WindowError::TimedOut).
     pub fn flush(&self) -> Result<(), WindowError> {
         let (time, before) = (self.0.time(), self.0.mux.next_number());
+        self.0.devices.flush(time)?;
         self.0.serve_until(time, &mut |serving| self.0.mux.flush_or_serve(before, serving))
     }
 
@@ -412,14 +498,47 @@ impl Windows {
     ///
     /// The connection has failed.
     pub fn serve_for(&self, time: Duration) -> Result<(), WindowError> {
-        match self.0.wait(OperationTime::after(Some(time)), &mut |_| None::<()>) {
-            Ok(()) | Err(WindowError::TimedOut { .. } | WindowError::Connection(MuxError::Closed)) => Ok(()),
+        match self.0.serve_within(OperationTime::after(Some(time))) {
+            Ok(()) | Err(WindowError::Connection(MuxError::Closed)) => Ok(()),
             Err(error) => Err(error),
         }
     }
 }
 
 impl Shared {
+    fn offer(
+        &self,
+        block: Block,
+        len: usize,
+        access: Access,
+        lifetime: Option<Duration>,
+    ) -> Result<WindowKey, (WindowError, Block)> {
+        if !(1..=block.len()).contains(&len) {
+            return Err((WindowError::Length { len, block: block.len() }, block));
+        }
+        let place = match self.table.take_place() {
+            Ok(place) => place,
+            Err(error) => return Err((error, block)),
+        };
+        let memory = OfferedMemory::new(block, len);
+        let registered = match lifetime {
+            None => self.devices.register(self, &memory, access),
+            Some(_) => Registered::default(),
+        };
+        if let Some(required @ Protection::Domain) = self.protection
+            && registered.is_empty()
+        {
+            self.table.give_place_back(place);
+            let why = match lifetime {
+                None => "no device of the connection serves windows with this access to the peer",
+                Some(_) => "a device knows no lifetime",
+            };
+            let error = WindowError::Protection { required, got: Protection::Process, why };
+            return Err((error, memory.into_block()));
+        }
+        Ok(self.table.offer(place, memory, registered, access, lifetime, self.own))
+    }
+
     /// Refuses a key of another owner or connection before anything is sent.
     fn check(&self, key: &WindowKey, needed: Access) -> Result<(), WindowError> {
         let Some(peer) = self.peer.get() else { return Err(KeyError::OtherOwner.into()) };
@@ -440,7 +559,24 @@ impl Shared {
         OperationTime::after(self.operation_timeout)
     }
 
-    fn put(
+    /// A put of one range. A short one costs little more than the verb, over a path that is open.
+    fn put_at_once(&self, key: &WindowKey, offset: u64, bytes: &[u8]) -> Result<(), WindowError> {
+        self.check(key, Access::WRITE)?;
+        let pieces = Pieces::of_one(offset, bytes.len());
+        pieces.check(key)?;
+        if !bytes.is_empty()
+            && let Some(posted) = self.devices.put_at_once(self, key, offset, bytes)?
+        {
+            let Some(ticket) = posted else { return Ok(()) };
+            let mut transfer = Transfer::new(key, Operation::Put, self.time());
+            transfer.add(&pieces, ticket);
+            while transfer.end(self)?.is_some() {}
+            return Ok(());
+        }
+        self.put(key, pieces, bytes, self.time())
+    }
+
+    pub(super) fn put(
         &self,
         key: &WindowKey,
         pieces: Pieces<'_>,
@@ -460,7 +596,12 @@ impl Shared {
         }
     }
 
-    fn get(&self, key: &WindowKey, pieces: Pieces<'_>, into: &mut [u8]) -> Result<(), WindowError> {
+    pub(super) fn get(
+        &self,
+        key: &WindowKey,
+        pieces: Pieces<'_>,
+        into: &mut [u8],
+    ) -> Result<(), WindowError> {
         let mut pieces = pieces;
         let mut transfer = self.transfer(key, Operation::Get, &pieces, self.time())?;
         loop {
@@ -483,9 +624,19 @@ impl Shared {
         pieces: &Pieces<'_>,
         time: OperationTime,
     ) -> Result<Transfer, WindowError> {
-        self.check(key, operation.needs())?;
-        pieces.check(key)?;
+        self.check_range(key, operation, pieces)?;
         Ok(Transfer::new(key, operation, time))
+    }
+
+    /// Whether an operation may be performed with this key.
+    pub(super) fn check_range(
+        &self,
+        key: &WindowKey,
+        operation: Operation,
+        pieces: &Pieces<'_>,
+    ) -> Result<(), WindowError> {
+        self.check(key, operation.needs())?;
+        pieces.check(key)
     }
 
     fn atomic(&self, key: &WindowKey, operation: Operation, offset: u64) -> Result<u64, WindowError> {
@@ -493,8 +644,40 @@ impl Shared {
         if !key.contains(offset, 8) {
             return Err(WindowError::Range { offset, len: 8, window: key.len() });
         }
-        let single = || self.single(key, operation, WindowRange { offset, len: 8 }, &[], self.time());
-        self.summary.run(OperationKind::Atomic, 8, single)
+        let range = WindowRange { offset, len: 8 };
+        if key.atomics == 0 {
+            return self.single(key, operation, range, &[], self.time());
+        }
+        if !key.base.wrapping_add(offset).is_multiple_of(8) {
+            return Err(WindowError::Misaligned { offset });
+        }
+        self.atomic_of_device(key, operation, range)
+    }
+
+    fn atomic_of_device(
+        &self,
+        key: &WindowKey,
+        operation: Operation,
+        range: WindowRange,
+    ) -> Result<u64, WindowError> {
+        // Most need no clock.
+        let mut begun = None;
+        for attempt in 0..ATOMIC_ATTEMPTS {
+            let time = || begun.unwrap_or_else(|| self.time());
+            if let AtomicOutcome::Found(number) =
+                self.devices.atomic(self, key, operation, range.offset, time)?
+            {
+                return Ok(number);
+            }
+            let time = *begun.get_or_insert_with(|| self.time());
+            match self.single(key, operation, range, &[], time) {
+                // The window is there, and the reason may pass.
+                Err(WindowError::AtomicsOfDevice) => {}
+                other => return other,
+            }
+            self.serve_within(OperationTime::after(Some(ATOMIC_PAUSE * attempt)))?;
+        }
+        Err(WindowError::NoPath)
     }
 
     fn put_notify(&self, key: &WindowKey, offset: u64, bytes: &[u8], number: u64) -> Result<(), WindowError> {
@@ -531,11 +714,58 @@ impl Shared {
         key: Option<&WindowKey>,
         time: OperationTime,
     ) -> Result<u64, WindowError> {
+        let answer = self.exchange(request, bytes, time)?;
+        self.result(Status::decode(&answer)?.0, key, request)
+    }
+
+    /// The number of a request that was performed, or why it was not.
+    pub(super) fn result(
+        &self,
+        status: Status,
+        key: Option<&WindowKey>,
+        request: &WindowRequest,
+    ) -> Result<u64, WindowError> {
+        if let (Status::Revoked, Some(key)) = (status, key) {
+            self.devices.note_revoked(key);
+        }
+        status.result(key, request)
+    }
+
+    /// The same, with the answer itself.
+    pub(super) fn exchange(
+        &self,
+        request: &WindowRequest,
+        bytes: &[u8],
+        time: OperationTime,
+    ) -> Result<Vec<u8>, WindowError> {
         let mut message = request.encode(bytes.len());
         message.extend_from_slice(bytes);
         let pending = self.begin(message, time)?;
-        let answer = self.answer(pending, time)?;
-        Status::decode(&answer)?.0.result(key, request)
+        self.answer(pending, time)
+    }
+
+    /// Begins a request, if that needs no wait.
+    #[cfg_attr(not(feature = "rdma"), allow(dead_code, reason = "no device has served a window"))]
+    pub(super) fn begin_at_once(&self, message: Vec<u8>) -> Option<PendingAnswer> {
+        let serving = Serving { until: Until::Now, takes_requests: false };
+        match self.mux.request_or_serve(&mut Some(message.into()), serving) {
+            Ok(FoundFirst::Own(pending)) => Some(pending),
+            _ => None,
+        }
+    }
+
+    /// Performs a request of the peer that has arrived.
+    #[cfg_attr(not(feature = "rdma"), allow(dead_code, reason = "all operations look for them"))]
+    pub(super) fn serve_what_has_arrived(&self) -> Result<(), WindowError> {
+        self.serve_within(OperationTime::NONE)
+    }
+
+    /// Performs requests of the peer for this time.
+    pub(super) fn serve_within(&self, time: OperationTime) -> Result<(), WindowError> {
+        match self.wait(time, &mut |_| None::<()>) {
+            Ok(()) | Err(WindowError::TimedOut { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 
     pub(super) fn begin(&self, message: Vec<u8>, time: OperationTime) -> Result<PendingAnswer, WindowError> {
@@ -600,10 +830,11 @@ impl Shared {
 
     fn perform(&self, request: Request, bytes: &[u8]) -> Result<(), WindowError> {
         let (asked, bytes) = WindowRequest::decode(bytes)?;
-        if let Operation::Hello { version, identity } = asked.operation {
+        if let Operation::Hello { version, devices, identity } = asked.operation {
             if version != message::VERSION {
                 return Err(WindowError::Protocol { what: "another version of windows" });
             }
+            self.devices.set_peer(devices);
             return self.peer.set(identity).map_err(|_| WindowError::Protocol { what: "a second hello" });
         }
         if self.peer.get().is_none() {
@@ -613,9 +844,18 @@ impl Shared {
             // Its requester may have gone on, to an operation that this one must not undo.
             return Ok(());
         }
+        if asked.operation == Operation::Revoked {
+            self.devices.revoked(asked.region, asked.generation, request);
+            return Ok(());
+        }
         let mut answer = vec![0; message::ANSWER];
         let status = match asked.operation {
             Operation::Message => self.table.keep_message(bytes),
+            Operation::Open { .. } | Operation::Close { .. } => {
+                let (status, end) = self.devices.serve(self, asked.operation, bytes);
+                answer.extend(end);
+                status
+            }
             _ => self.table.perform(&asked, bytes, &mut answer, Instant::now()),
         };
         answer[..message::ANSWER].copy_from_slice(&status.encode());

@@ -4,6 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use super::key::Access;
+use super::offered::Protection;
 use crate::mux::MuxError;
 
 /// Why bytes are not a key that this version can use.
@@ -147,6 +148,37 @@ pub enum WindowError {
         /// The length of the block.
         block: usize,
     },
+    /// The window is protected in another way than the program requires.
+    #[error("the window would be protected by {got:?}, and {required:?} is required: {why}")]
+    Protection {
+        /// What [`WindowConfig::protection`](super::WindowConfig::protection) requires.
+        required: Protection,
+        /// What there is.
+        got: Protection,
+        /// Why there is no other.
+        why: &'static str,
+    },
+    /// A device has not ended the registration of a revoked window. The connection keeps the memory
+    /// until it does.
+    #[error("a device may still reach the revoked window: the connection keeps its memory until it cannot")]
+    StillRegistered,
+    /// A device of the owner performs the atomic operations of this window. Those of the processor are
+    /// not atomic among them.
+    #[error(
+        "a device of the owner performs the atomic operations of this window, which do not mix with \
+         those of a processor: offer it with WindowConfig::protection(Protection::Process), or for \
+         other operations"
+    )]
+    AtomicsOfDevice,
+    /// The device that performs the window's atomic operations cannot be reached now.
+    #[error(
+        "the device that performs the atomic operations of this window cannot be reached now: try again, \
+         or have the window offered again"
+    )]
+    NoPath,
+    /// A device or a path has failed. Whether the operation was performed is not known.
+    #[error("a device or a path failed: whether the operation was performed is not known")]
+    OutcomeUnknown,
     /// The connection has as many windows as it can have.
     #[error("the connection has {most} windows: revoke one before the next is offered")]
     TooMany {
@@ -177,6 +209,10 @@ impl WindowError {
             Self::Revoked { .. } | Self::Unknown { .. } => io::ErrorKind::NotFound,
             Self::Access { .. } => io::ErrorKind::PermissionDenied,
             Self::Full { .. } | Self::TooMany { .. } => io::ErrorKind::ResourceBusy,
+            Self::Protection { .. } | Self::AtomicsOfDevice => io::ErrorKind::Unsupported,
+            Self::StillRegistered => io::ErrorKind::ResourceBusy,
+            Self::NoPath => io::ErrorKind::HostUnreachable,
+            Self::OutcomeUnknown => io::ErrorKind::ConnectionAborted,
             Self::TimedOut { .. } => io::ErrorKind::TimedOut,
             Self::Connection(error) => error.kind(),
             Self::Protocol { .. } => io::ErrorKind::InvalidData,

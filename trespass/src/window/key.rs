@@ -13,6 +13,7 @@
 //! the owner checks each use.
 
 use std::fmt;
+use std::sync::Arc;
 
 use super::error::KeyError;
 
@@ -22,6 +23,8 @@ const VERSION: u16 = 1;
 const FIXED: usize = 64;
 const DEVICE_KEY: usize = 16;
 const CHECKSUM: usize = 4;
+/// The most device keys. A connection has fewer devices.
+const MOST_DEVICES: u32 = 64;
 /// The memory of a process.
 const HOST: u8 = 0;
 
@@ -64,6 +67,14 @@ impl fmt::Display for Access {
     }
 }
 
+/// The key of a window for one device of its owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct DeviceKey {
+    /// A random number, never 0.
+    pub(super) device: u64,
+    pub(super) rkey: u32,
+}
+
 /// Names a window to the one peer that it was offered to.
 ///
 /// It is a description, which may be sent to the peer over any channel, and kept. The peer cannot use
@@ -80,6 +91,10 @@ pub struct WindowKey {
     pub(super) base: u64,
     pub(super) len: u64,
     pub(super) access: Access,
+    /// The device that performs atomic operations, or 0: the owner's processor.
+    pub(super) atomics: u64,
+    /// Shared, because operations clone the key.
+    pub(super) devices: Arc<[DeviceKey]>,
 }
 
 impl WindowKey {
@@ -118,7 +133,7 @@ impl WindowKey {
     /// The bytes of the key, for [`from_bytes`](Self::from_bytes).
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(FIXED + CHECKSUM);
+        let mut bytes = Vec::with_capacity(FIXED + DEVICE_KEY * self.devices.len() + CHECKSUM);
         bytes.extend(MAGIC);
         bytes.extend(VERSION.to_le_bytes());
         bytes.extend([HOST, self.access.0]);
@@ -128,7 +143,13 @@ impl WindowKey {
         bytes.extend(self.generation.to_le_bytes());
         bytes.extend(self.base.to_le_bytes());
         bytes.extend(self.len.to_le_bytes());
+        bytes.extend(self.atomics.to_le_bytes());
+        bytes.extend((self.devices.len() as u32).to_le_bytes());
         bytes.resize(FIXED, 0);
+        for DeviceKey { device, rkey } in &*self.devices {
+            bytes.extend(device.to_le_bytes());
+            bytes.extend(u64::from(*rkey).to_le_bytes());
+        }
         bytes.extend(crc32fast::hash(&bytes).to_le_bytes());
         bytes
     }
@@ -151,7 +172,8 @@ impl WindowKey {
         }
         let number = |at: usize| u32::from_le_bytes([fixed[at], fixed[at + 1], fixed[at + 2], fixed[at + 3]]);
         let long = |at: usize| u64::from(number(at)) | u64::from(number(at + 4)) << 32;
-        if keys.len() as u64 != DEVICE_KEY as u64 * u64::from(number(56)) {
+        let count = number(56);
+        if count > MOST_DEVICES || keys.len() as u64 != DEVICE_KEY as u64 * u64::from(count) {
             return Err(short());
         }
         if crc32fast::hash(content) != u32::from_le_bytes(*checksum) {
@@ -169,6 +191,8 @@ impl WindowKey {
             base: long(32),
             len: long(40),
             access: Access(access & Access::ALL.0),
+            atomics: long(48),
+            devices: keys.as_chunks::<DEVICE_KEY>().0.iter().map(DeviceKey::decode).collect(),
         };
         if key.len == 0 || key.base.checked_add(key.len).is_none() {
             return Err(KeyError::Range { base: key.base, len: key.len });
@@ -176,9 +200,23 @@ impl WindowKey {
         Ok(key)
     }
 
+    /// Whether devices may perform its operations.
+    #[must_use]
+    pub fn is_for_devices(&self) -> bool {
+        !self.devices.is_empty()
+    }
+
     /// Whether a range lies in the window.
     pub(super) fn contains(&self, offset: u64, len: u64) -> bool {
         offset.checked_add(len).is_some_and(|end| end <= self.len)
+    }
+}
+
+impl DeviceKey {
+    fn decode(bytes: &[u8; DEVICE_KEY]) -> Self {
+        let (device, rkey) = bytes.split_at(8);
+        let long = |bytes: &[u8]| bytes.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+        Self { device: long(device), rkey: long(rkey) as u32 }
     }
 }
 
@@ -197,6 +235,8 @@ mod tests {
             base: 0x7f00_0000_1000,
             len: 4096,
             access: Access::READ | Access::ATOMIC,
+            atomics: 0,
+            devices: Arc::new([]),
         }
     }
 
@@ -211,15 +251,16 @@ mod tests {
         assert_eq!(WindowKey::from_bytes(&bytes).unwrap(), key());
     }
 
-    /// A later version may name keys of devices, which this one does not use.
     #[test]
-    fn keys_of_devices_are_left_out() {
-        let mut bytes = key().to_bytes();
-        bytes.truncate(FIXED);
-        bytes[56] = 2;
-        bytes.extend([7; 2 * DEVICE_KEY]);
-        bytes.extend(crc32fast::hash(&bytes).to_le_bytes());
-        assert_eq!(WindowKey::from_bytes(&bytes).unwrap(), key());
+    fn keys_of_devices_follow() {
+        let devices =
+            Arc::new([DeviceKey { device: 0x0102, rkey: 7 }, DeviceKey { device: u64::MAX, rkey: u32::MAX }]);
+        let key = WindowKey { atomics: 0x0102, devices, ..key() };
+        let bytes = key.to_bytes();
+        assert_eq!(bytes[48..64], [2, 1, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(bytes[64..80], [2, 1, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(bytes.len(), FIXED + 2 * DEVICE_KEY + CHECKSUM);
+        assert_eq!(WindowKey::from_bytes(&bytes).unwrap(), key);
     }
 
     fn changed(change: impl Fn(&mut Vec<u8>)) -> KeyError {
@@ -237,6 +278,11 @@ mod tests {
         assert!(matches!(changed(|bytes| bytes[4] = 9), KeyError::Version { version: 9, known: VERSION }));
         assert!(matches!(changed(|bytes| bytes[6] = 1), KeyError::Kind { kind: 1 }));
         assert!(matches!(changed(|bytes| bytes[56] = 1), KeyError::Length { .. }));
+        let many = |bytes: &mut Vec<u8>| {
+            bytes[56] = MOST_DEVICES as u8 + 1;
+            bytes.resize(FIXED + DEVICE_KEY * (MOST_DEVICES as usize + 1), 0);
+        };
+        assert!(matches!(changed(many), KeyError::Length { .. }));
         assert!(matches!(changed(|bytes| bytes[40..48].fill(0)), KeyError::Range { len: 0, .. }));
         assert!(matches!(changed(|bytes| bytes[40..48].fill(0xff)), KeyError::Range { len: u64::MAX, .. }));
         let mut damaged = key().to_bytes();

@@ -27,6 +27,12 @@ impl OfferedMemory {
         self.len
     }
 
+    /// The first byte.
+    #[cfg_attr(not(feature = "rdma"), allow(dead_code, reason = "no device is told of it"))]
+    pub(super) fn start(&self) -> *mut u8 {
+        self.block.as_ptr()
+    }
+
     /// The address of the first byte.
     pub(super) fn base(&self) -> u64 {
         self.block.as_ptr().addr() as u64

@@ -16,7 +16,10 @@ const REQUEST: usize = 32;
 const RANGE: usize = 16;
 pub(super) const ANSWER: usize = 16;
 /// The version of the messages.
-pub(super) const VERSION: u64 = 1;
+pub(super) const VERSION: u32 = 2;
+
+/// The bytes of an end of a path.
+pub(super) const END: usize = 48;
 
 /// The most bytes of a put or get in one message, and the most ranges.
 pub(super) const MOST_BYTES: usize = 256 << 10;
@@ -34,7 +37,9 @@ pub(super) const WINDOW: usize = MOST_MESSAGE + (4 << 10);
 pub(super) enum Operation {
     /// The first message, without an answer: the sender's version, and who it is.
     Hello {
-        version: u64,
+        version: u32,
+        /// What its devices can do as requesters: [`WRITES`], [`READS`].
+        devices: u32,
         identity: Identity,
     },
     Put,
@@ -52,7 +57,24 @@ pub(super) enum Operation {
     },
     /// Bytes for the peer's program, of no window.
     Message,
+    /// The sender's end of a path, for which the owner makes one in a device.
+    Open {
+        device: u64,
+    },
+    /// The sender's queue pair has failed: the owner destroys the one that served it.
+    Close {
+        device: u64,
+        queue_pair: u32,
+    },
+    /// The sender has revoked a window. The answer says that no operation with its key is
+    /// outstanding, and that none follows.
+    Revoked,
 }
+
+/// The sender's devices write to windows.
+pub(super) const WRITES: u32 = 1;
+/// They also read, and perform atomic operations.
+pub(super) const READS: u32 = 2;
 
 /// A side of a connection: a process, and the number of the connection there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,6 +104,7 @@ impl Operation {
     pub(super) fn needs(self) -> Access {
         match self {
             Self::Hello { .. } | Self::Message => Access::default(),
+            Self::Open { .. } | Self::Close { .. } | Self::Revoked => Access::default(),
             Self::Put | Self::PutNotify { .. } => Access::WRITE,
             Self::Get => Access::READ,
             Self::FetchAdd { .. } | Self::CompareSwap { .. } => Access::ATOMIC,
@@ -90,24 +113,29 @@ impl Operation {
 
     fn encode(self) -> (u8, u64, u64) {
         match self {
-            Self::Hello { version, identity: Identity { owner, .. } } => (1, version, owner),
+            Self::Hello { version, devices, identity: Identity { owner, .. } } => {
+                (1, u64::from(version) | u64::from(devices) << 32, owner)
+            }
             Self::Put => (2, 0, 0),
             Self::PutNotify { number } => (3, number, 0),
             Self::Get => (4, 0, 0),
             Self::FetchAdd { add } => (5, add, 0),
             Self::CompareSwap { expected, new } => (6, expected, new),
             Self::Message => (7, 0, 0),
+            Self::Open { device } => (8, device, 0),
+            Self::Close { device, queue_pair } => (9, device, queue_pair.into()),
+            Self::Revoked => (10, 0, 0),
         }
     }
 }
 
 impl WindowRequest {
     /// The first message of a side.
-    pub(super) fn hello(identity: Identity) -> Self {
+    pub(super) fn hello(identity: Identity, devices: u32) -> Self {
         // The connection's number takes the places of the region and its generation.
         let (region, generation) = (identity.connection as u32, (identity.connection >> 32) as u32);
         Self {
-            operation: Operation::Hello { version: VERSION, identity },
+            operation: Operation::Hello { version: VERSION, devices, identity },
             region,
             generation,
             ranges: vec![],
@@ -116,7 +144,17 @@ impl WindowRequest {
 
     /// Bytes for the peer's program.
     pub(super) fn message() -> Self {
-        Self { operation: Operation::Message, region: 0, generation: 0, ranges: vec![] }
+        Self::of_no_window(Operation::Message)
+    }
+
+    pub(super) fn of_no_window(operation: Operation) -> Self {
+        Self { operation, region: 0, generation: 0, ranges: vec![] }
+    }
+
+    /// The window of this region and generation was revoked.
+    #[cfg_attr(not(feature = "rdma"), allow(dead_code, reason = "no device has served it"))]
+    pub(super) fn revoked(region: u32, generation: u32) -> Self {
+        Self { operation: Operation::Revoked, region, generation, ranges: vec![] }
     }
 
     /// A request with room for its bytes behind it.
@@ -148,13 +186,20 @@ impl WindowRequest {
         let (number, other) = (long(16), long(24));
         let connection = u64::from(region) | u64::from(generation) << 32;
         let operation = match header[0] {
-            1 => Operation::Hello { version: number, identity: Identity { owner: other, connection } },
+            1 => Operation::Hello {
+                version: number as u32,
+                devices: (number >> 32) as u32,
+                identity: Identity { owner: other, connection },
+            },
             2 => Operation::Put,
             3 => Operation::PutNotify { number },
             4 => Operation::Get,
             5 => Operation::FetchAdd { add: number },
             6 => Operation::CompareSwap { expected: number, new: other },
             7 => Operation::Message,
+            8 => Operation::Open { device: number },
+            9 => Operation::Close { device: number, queue_pair: other as u32 },
+            10 => Operation::Revoked,
             _ => return Err(wrong("an operation that this version does not know")),
         };
         if count > MOST_RANGES || rest.len() < count * RANGE {
@@ -183,6 +228,8 @@ impl WindowRequest {
                 return Err("a message that is too long, or has ranges");
             }
             Operation::Message => return Ok(()),
+            Operation::Open { .. } => (END as u64, "an end of a path with another length"),
+            Operation::Close { .. } | Operation::Revoked => (0, "a message about windows with bytes"),
             Operation::Put | Operation::PutNotify { .. } => {
                 (total, "a put with other bytes than its ranges have")
             }
@@ -217,6 +264,12 @@ pub(super) enum Status {
     Full {
         waiting: u64,
     },
+    /// The device makes no path, or none is left that it serves.
+    NoPath,
+    /// The queue pair could not be destroyed: its peer may still reach windows.
+    StillOpen,
+    /// A device performs the atomic operations of this window.
+    OfDevice,
 }
 
 impl Status {
@@ -229,6 +282,9 @@ impl Status {
             Self::Access => (4, 0),
             Self::Misaligned => (5, 0),
             Self::Full { waiting } => (6, waiting),
+            Self::NoPath => (7, 0),
+            Self::StillOpen => (8, 0),
+            Self::OfDevice => (9, 0),
         };
         let mut bytes = [0; ANSWER];
         bytes[0] = status;
@@ -250,6 +306,9 @@ impl Status {
             4 => Self::Access,
             5 => Self::Misaligned,
             6 => Self::Full { waiting: number },
+            7 => Self::NoPath,
+            8 => Self::StillOpen,
+            9 => Self::OfDevice,
             _ => return Err(wrong("a status that this version does not know")),
         };
         Ok((status, bytes))
@@ -273,6 +332,8 @@ impl Status {
             Self::Access => WindowError::Access { offered, needed: request.operation.needs() },
             Self::Misaligned => WindowError::Misaligned { offset: first },
             Self::Full { waiting } => WindowError::Full { waiting },
+            Self::NoPath | Self::StillOpen => WindowError::Protocol { what: "an answer to another request" },
+            Self::OfDevice => WindowError::AtomicsOfDevice,
         })
     }
 }
@@ -303,8 +364,21 @@ pub(super) mod tests {
         bytes.extend(b"abc");
         assert_eq!(WindowRequest::decode(&bytes).unwrap(), (put, &b"abc"[..]));
         let identity = Identity { owner: 7, connection: 8 | 9 << 32 };
-        let hello = WindowRequest::hello(identity);
+        let hello = WindowRequest::hello(identity, READS | WRITES);
         assert_eq!(WindowRequest::decode(&hello.encode(0)).unwrap(), (hello, &b""[..]));
+        for operation in [
+            Operation::Open { device: u64::MAX },
+            Operation::Close { device: 1 << 40, queue_pair: 77 },
+            Operation::Revoked,
+        ] {
+            let room = if matches!(operation, Operation::Open { .. }) { END } else { 0 };
+            let mut bytes =
+                WindowRequest { operation, region: 5, generation: 6, ranges: vec![] }.encode(room);
+            bytes.resize(bytes.len() + room, 9);
+            let (decoded, end) = WindowRequest::decode(&bytes).unwrap();
+            assert_eq!((decoded.operation, decoded.region, decoded.generation), (operation, 5, 6));
+            assert_eq!(end.len(), room);
+        }
         assert_eq!(Status::Done { number: 258 }.encode(), [0, 0, 0, 0, 0, 0, 0, 0, 2, 1, 0, 0, 0, 0, 0, 0]);
         for status in [
             Status::Done { number: 9 },
@@ -314,6 +388,9 @@ pub(super) mod tests {
             Status::Access,
             Status::Misaligned,
             Status::Full { waiting: 5 },
+            Status::NoPath,
+            Status::StillOpen,
+            Status::OfDevice,
         ] {
             assert_eq!(Status::decode(&status.encode()).unwrap(), (status, &b""[..]));
         }
@@ -336,12 +413,15 @@ pub(super) mod tests {
             (Operation::CompareSwap { expected: 0, new: 1 }, &[(0, 8)], 1),
             (Operation::Message, &[(0, 1)], 1),
             (Operation::Message, &[], MOST_TEXT + 1),
+            (Operation::Open { device: 1 }, &[], END - 1),
+            (Operation::Close { device: 1, queue_pair: 1 }, &[], 1),
+            (Operation::Revoked, &[], 1),
         ] {
             let error = refused(request(operation, ranges), bytes);
             assert!(error.starts_with("the peer breaks the protocol"), "{operation:?}: {error}");
         }
         let mut unknown = request(Operation::Put, &[]).encode(0);
-        unknown[0] = 8;
+        unknown[0] = 11;
         assert!(WindowRequest::decode(&unknown).is_err());
         let mut many = request(Operation::Get, &[]).encode(0);
         many[12..16].copy_from_slice(&u32::MAX.to_le_bytes());
@@ -354,7 +434,7 @@ pub(super) mod tests {
             let _ = WindowRequest::decode(&bytes);
             let _ = Status::decode(&bytes);
             if bytes.len() >= REQUEST {
-                bytes[0] = 1 + bytes[0] % 7;
+                bytes[0] = 1 + bytes[0] % 10;
                 bytes[12] %= 4;
                 bytes[13..16].fill(0);
                 let _ = WindowRequest::decode(&bytes);

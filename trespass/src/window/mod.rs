@@ -95,6 +95,11 @@
 //! answers that it does not take, 4096 notifications, and 1 MiB of messages.
 
 mod connection;
+#[cfg(all(feature = "rdma", any(target_os = "linux", target_os = "android")))]
+mod devices;
+#[cfg(not(all(feature = "rdma", any(target_os = "linux", target_os = "android"))))]
+#[path = "no_devices.rs"]
+mod devices;
 mod error;
 mod key;
 mod memory;
@@ -112,7 +117,7 @@ pub use connection::Windows;
 pub use error::{KeyError, WindowError};
 pub use key::{Access, WindowKey};
 pub use offered::{Protection, Window};
-pub use pending::{PendingGet, PendingPut};
+pub use pending::{PendingBlock, PendingGet, PendingPut};
 pub use reader::{ReaderConfig, ReaderStats, WindowReader};
 pub use summary::WindowStats;
 
@@ -133,12 +138,21 @@ pub struct Notification {
 #[must_use]
 pub struct WindowConfig {
     operation_timeout: Option<Duration>,
+    protection: Option<Protection>,
 }
 
 impl WindowConfig {
     /// The default limits.
     pub fn new() -> Self {
-        Self { operation_timeout: Some(Duration::from_secs(30)) }
+        Self { operation_timeout: Some(Duration::from_secs(30)), protection: None }
+    }
+
+    /// How the windows of this side must be protected. [`Protection::Process`] keeps devices away from
+    /// windows of both sides. With [`Protection::Domain`], an offer that no device can serve fails.
+    /// Default: devices serve the windows that they can, and this process the others.
+    pub fn protection(mut self, required: Protection) -> Self {
+        self.protection = Some(required);
+        self
     }
 
     /// How long an operation may take. `None` waits without limit. Default: 30 s.

@@ -16,6 +16,10 @@ use crate::pool::Block;
 pub enum Protection {
     /// This process performs each operation itself, and checks its key, its range and its access.
     Process,
+    /// RDMA devices perform operations, and check them. They reach the window over queue pairs of this
+    /// connection alone, because its memory is registered in a protection domain that has these and
+    /// the windows of this connection.
+    Domain,
 }
 
 /// Memory of this side that the peer may reach. A drop revokes it.
@@ -40,13 +44,14 @@ impl Window {
     /// Which code keeps the peer within this window.
     #[must_use]
     pub fn protection(&self) -> Protection {
-        Protection::Process
+        if self.key.is_for_devices() { Protection::Domain } else { Protection::Process }
     }
 
     /// Copies bytes from an offset, by volatile reads.
     ///
-    /// A read of at most 256 KiB finds a put of the peer whole or not at all, if that has at most 256
-    /// KiB in one range. A longer read is done in parts.
+    /// With [`Protection::Process`], a read of at most 256 KiB finds a put of the peer whole or not at
+    /// all, if that has at most 256 KiB in one range. A longer read is done in parts.
+    /// A put that a device performs may be found in part, until it has returned at the peer.
     ///
     /// # Errors
     ///
@@ -60,8 +65,10 @@ impl Window {
         Ok(())
     }
 
-    /// Copies bytes to an offset, by volatile writes. A get of the peer of at most 256 KiB in one range
-    /// finds them whole or not at all, if they are at most 256 KiB. More are written in parts.
+    /// Copies bytes to an offset, by volatile writes.
+    ///
+    /// With [`Protection::Process`], a get of the peer of at most 256 KiB in one range finds them whole
+    /// or not at all, if they are at most 256 KiB. More are written in parts.
     ///
     /// # Errors
     ///
@@ -79,8 +86,12 @@ impl Window {
     ///
     /// # Errors
     ///
-    /// [`Range`](WindowError::Range), [`Misaligned`](WindowError::Misaligned).
+    /// [`Range`](WindowError::Range), [`Misaligned`](WindowError::Misaligned),
+    /// [`AtomicsOfDevice`](WindowError::AtomicsOfDevice).
     pub fn fetch_add(&self, offset: u64, add: u64) -> Result<u64, WindowError> {
+        if self.key.atomics != 0 {
+            return Err(WindowError::AtomicsOfDevice);
+        }
         let at = self.within(offset, 8)?;
         self.with(|memory| match memory.is_aligned(offset) {
             true => Ok(memory.fetch_add(at, add)),
@@ -90,9 +101,22 @@ impl Window {
 
     /// Takes the window back, and returns its block. From then on no peer reaches the memory, and
     /// operations with the key fail with [`Revoked`](WindowError::Revoked).
-    #[must_use]
-    pub fn revoke(self) -> Block {
-        self.shared.table.revoke(&self.key).expect(OFFERED)
+    ///
+    /// It waits for no call of the peer. With [`Protection::Domain`] it ends the registration
+    /// (`ibv_dereg_mr`), after which no device reaches the memory.
+    ///
+    /// # Errors
+    ///
+    /// [`StillRegistered`](WindowError::StillRegistered): the device does not end the registration, for
+    /// example because a process of this host has stopped within a copy. The connection keeps the
+    /// memory, and tries again with the next offer.
+    pub fn revoke(self) -> Result<Block, WindowError> {
+        self.take().expect(OFFERED)
+    }
+
+    fn take(&self) -> Option<Result<Block, WindowError>> {
+        let (memory, registered) = self.shared.table.revoke(&self.key)?;
+        Some(self.shared.devices.end(&self.key, memory, registered))
     }
 
     fn within(&self, offset: u64, len: usize) -> Result<usize, WindowError> {
@@ -113,7 +137,9 @@ const OFFERED: &str = "a window is offered as long as its handle lives";
 
 impl Drop for Window {
     fn drop(&mut self) {
-        drop(self.shared.table.revoke(&self.key));
+        if let Some(Err(error)) = self.take() {
+            tracing::warn!(%error, "a window was dropped");
+        }
     }
 }
 

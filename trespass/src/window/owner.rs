@@ -5,11 +5,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::Notification;
+use super::devices::{Registered, RegisteredKeys};
 use super::error::WindowError;
 use super::key::{Access, WindowKey};
 use super::memory::OfferedMemory;
 use super::message::{Identity, Operation, Status, WindowRange, WindowRequest};
-use crate::pool::Block;
 
 /// The most windows at a time.
 const MOST_WINDOWS: usize = 1 << 16;
@@ -25,6 +25,14 @@ struct OfferedWindow {
     memory: OfferedMemory,
     access: Access,
     ends: Option<Instant>,
+    registered: Registered,
+}
+
+/// A place that was taken for a window.
+#[derive(Clone, Copy)]
+pub(super) struct WindowPlace {
+    pub(super) region: u32,
+    pub(super) generation: u32,
 }
 
 /// The place of a window. Its number is the region in keys.
@@ -71,43 +79,47 @@ impl WindowTable {
         self.messages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Offers the first `len` bytes of a block.
-    pub(super) fn offer(
-        &self,
-        block: Block,
-        len: usize,
-        access: Access,
-        lifetime: Option<Duration>,
-        own: Identity,
-    ) -> Result<WindowKey, (WindowError, Block)> {
-        if !(1..=block.len()).contains(&len) {
-            return Err((WindowError::Length { len, block: block.len() }, block));
-        }
-        let memory = OfferedMemory::new(block, len);
-        let base = memory.base();
-        let ends = lifetime.and_then(|lifetime| Instant::now().checked_add(lifetime));
+    /// Takes a place for a window, until [`give_place_back`](Self::give_place_back) or
+    /// [`revoke`](Self::revoke).
+    pub(super) fn take_place(&self) -> Result<WindowPlace, WindowError> {
         let mut state = self.lock();
-        let Some(region) = state.free_region() else {
-            return Err((WindowError::TooMany { most: MOST_WINDOWS }, memory.into_block()));
-        };
+        let region = state.free_region().ok_or(WindowError::TooMany { most: MOST_WINDOWS })?;
         let slot = &mut state.slots[region as usize];
         slot.generation += 1;
-        slot.window = Some(OfferedWindow { memory, access, ends });
-        let Identity { owner, connection } = own;
-        let generation = slot.generation;
-        Ok(WindowKey { owner, connection, region, generation, base, len: len as u64, access })
+        Ok(WindowPlace { region, generation: slot.generation })
     }
 
-    /// Takes a window out. No operation of the peer is under way, and none reaches it any more.
-    pub(super) fn revoke(&self, key: &WindowKey) -> Option<Block> {
+    pub(super) fn give_place_back(&self, place: WindowPlace) {
+        self.lock().free(place.region);
+    }
+
+    /// Offers memory in a place.
+    pub(super) fn offer(
+        &self,
+        place: WindowPlace,
+        memory: OfferedMemory,
+        registered: Registered,
+        access: Access,
+        lifetime: Option<Duration>,
+        Identity { owner, connection }: Identity,
+    ) -> WindowKey {
+        let WindowPlace { region, generation } = place;
+        let (base, len) = (memory.base(), memory.len() as u64);
+        let RegisteredKeys { atomics, devices } = registered.keys();
+        let ends = lifetime.and_then(|lifetime| Instant::now().checked_add(lifetime));
+        self.lock().slots[region as usize].window = Some(OfferedWindow { memory, access, ends, registered });
+        let devices = devices.into();
+        WindowKey { owner, connection, region, generation, base, len, access, atomics, devices }
+    }
+
+    /// Takes a window out. No operation that this process performs is under way, and none reaches it any
+    /// more. Devices do until its registrations have ended.
+    pub(super) fn revoke(&self, key: &WindowKey) -> Option<(OfferedMemory, Registered)> {
         let mut state = self.lock();
         let slot = state.slots.get_mut(key.region as usize)?;
         let window = (slot.generation == key.generation).then(|| slot.window.take()).flatten()?;
-        // A place whose generations are used up is not used again.
-        if slot.generation < u32::MAX {
-            state.free.push(key.region);
-        }
-        Some(window.memory.into_block())
+        state.free(key.region);
+        Some((window.memory, window.registered))
     }
 
     /// Uses the memory of a window of this side, also after its lifetime.
@@ -173,6 +185,13 @@ impl WindowTable {
 }
 
 impl TableState {
+    fn free(&mut self, region: u32) {
+        // A place whose generations are used up is not used again.
+        if self.slots[region as usize].generation < u32::MAX {
+            self.free.push(region);
+        }
+    }
+
     fn free_region(&mut self) -> Option<u32> {
         if let Some(region) = self.free.pop() {
             return Some(region);
@@ -211,6 +230,9 @@ impl OfferedWindow {
             return Err(Status::Range { index: index as u64 });
         }
         let is_atomic = request.operation.needs() == Access::ATOMIC;
+        if is_atomic && self.registered.keys().atomics != 0 {
+            return Err(Status::OfDevice);
+        }
         if is_atomic && !request.ranges.iter().all(|range| self.memory.is_aligned(range.offset)) {
             return Err(Status::Misaligned);
         }
@@ -222,6 +244,7 @@ impl OfferedWindow {
         let first = request.ranges.first().map_or(0, |range| range.offset as usize);
         match request.operation {
             Operation::Hello { .. } | Operation::Message => {}
+            Operation::Open { .. } | Operation::Close { .. } | Operation::Revoked => {}
             Operation::Put | Operation::PutNotify { .. } => {
                 let mut rest = bytes;
                 for range in &request.ranges {
@@ -254,7 +277,7 @@ mod tests {
 
     use super::super::message::tests::request;
     use super::*;
-    use crate::pool::{Pool, PoolConfig};
+    use crate::pool::{Block, Pool, PoolConfig};
 
     const OWN: Identity = Identity { owner: 1, connection: 2 };
 
@@ -263,8 +286,13 @@ mod tests {
         POOL.get_or_init(|| Pool::new(&PoolConfig::default()).unwrap()).adopt(vec![0; len])
     }
 
+    fn offered_for(table: &WindowTable, len: usize, access: Access, lifetime: Option<Duration>) -> WindowKey {
+        let (place, memory) = (table.take_place().unwrap(), OfferedMemory::new(block(len), len));
+        table.offer(place, memory, Registered::default(), access, lifetime, OWN)
+    }
+
     fn offered(table: &WindowTable, len: usize, access: Access) -> WindowKey {
-        table.offer(block(len), len, access, None, OWN).map_err(|(error, _)| error).unwrap()
+        offered_for(table, len, access, None)
     }
 
     fn perform(
@@ -349,7 +377,7 @@ mod tests {
         let table = WindowTable::default();
         let first = offered(&table, 64, Access::ALL);
         let get = || request(Operation::Get, &[(0, 1)]);
-        assert_eq!(table.revoke(&first).unwrap().len(), 64);
+        assert_eq!(table.revoke(&first).unwrap().0.len(), 64);
         assert_eq!(perform(&table, &first, get(), b"").0, Status::Revoked);
         assert!(table.revoke(&first).is_none() && table.with(&first, |_| ()).is_none());
         let second = offered(&table, 64, Access::ALL);
@@ -380,7 +408,7 @@ mod tests {
     #[test]
     fn a_lifetime_ends() {
         let table = WindowTable::default();
-        let key = table.offer(block(8), 8, Access::READ, Some(Duration::from_secs(60)), OWN).unwrap();
+        let key = offered_for(&table, 8, Access::READ, Some(Duration::from_secs(60)));
         let get = WindowRequest { region: key.region, ..request(Operation::Get, &[(0, 1)]) };
         let at =
             |later| table.perform(&get, b"", &mut Vec::new(), Instant::now() + Duration::from_secs(later));
@@ -422,13 +450,14 @@ mod tests {
     }
 
     #[test]
-    fn a_window_has_bytes_and_those_of_its_block() {
+    fn a_place_that_is_given_back_is_used_again() {
         let table = WindowTable::default();
-        for len in [0, 9] {
-            let (error, block) = table.offer(block(8), len, Access::ALL, None, OWN).unwrap_err();
-            assert!(matches!(error, WindowError::Length { block: 8, .. }), "{error}");
-            assert_eq!(block.len(), 8);
-        }
+        let place = table.take_place().unwrap();
+        table.give_place_back(place);
+        let key = offered(&table, 8, Access::READ);
+        assert_eq!((key.region, key.generation), (place.region, place.generation + 1));
+        let early = WindowKey { generation: place.generation, ..key };
+        assert_eq!(perform(&table, &early, request(Operation::Get, &[(0, 1)]), b"").0, Status::Revoked);
     }
 
     /// What a program or a peer does.

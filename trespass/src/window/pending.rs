@@ -4,12 +4,14 @@ use std::collections::VecDeque;
 use std::fmt;
 
 use super::connection::{OperationTime, Shared, Windows};
+use super::devices::{Begun, DeviceTicket, TicketEnd};
 use super::error::WindowError;
 use super::key::WindowKey;
 use super::message::{self, MOST_BYTES, Operation, Status, WindowRequest};
 use super::pieces::{Piece, Pieces};
 use super::summary::Began;
 use crate::mux::PendingAnswer;
+use crate::pool::Block;
 use crate::session::times::OperationKind;
 
 /// The messages of one operation that are under way at a time.
@@ -22,19 +24,36 @@ pub(super) struct Transfer {
     key: WindowKey,
     operation: Operation,
     time: OperationTime,
-    under_way: VecDeque<(Piece, WindowRequest, PendingAnswer)>,
+    under_way: VecDeque<(Piece, UnderWay)>,
 }
 
-/// What the owner has sent for one message, and the place of its bytes.
+/// A piece that the owner's process is to perform, or a device.
+enum UnderWay {
+    Message(WindowRequest, PendingAnswer),
+    Device(DeviceTicket),
+}
+
+/// A piece that was performed, with what came for it.
 pub(super) struct AnsweredPiece {
     piece: Piece,
-    answer: Vec<u8>,
+    answer: PieceBytes,
+}
+
+enum PieceBytes {
+    Message(Vec<u8>),
+    /// The device has written them. There is no block if the device may still write, or has only read.
+    Block(Option<Block>),
 }
 
 impl AnsweredPiece {
     /// Copies the bytes to their place in the buffer.
     pub(super) fn copy(&self, into: &mut [u8]) {
-        into[self.piece.bytes.clone()].copy_from_slice(&self.answer[message::ANSWER..]);
+        let into = &mut into[self.piece.bytes.clone()];
+        match &self.answer {
+            PieceBytes::Message(answer) => into.copy_from_slice(&answer[message::ANSWER..]),
+            PieceBytes::Block(Some(block)) => into.copy_from_slice(&block.bytes()[..into.len()]),
+            PieceBytes::Block(None) => {}
+        }
     }
 }
 
@@ -50,30 +69,74 @@ impl Transfer {
 
     /// Begins a piece. A put sends `bytes`, and a get has none.
     pub(super) fn begin(&mut self, shared: &Shared, piece: Piece, bytes: &[u8]) -> Result<(), WindowError> {
+        let begun = shared.devices.begin(shared, &self.key, self.operation, &piece, bytes, self.time)?;
+        let under_way = match begun {
+            Begun::UnderWay(ticket) => UnderWay::Device(ticket),
+            Begun::ByProcess => {
+                let (request, pending) = self.by_process(shared, &piece, bytes)?;
+                UnderWay::Message(request, pending)
+            }
+        };
+        self.under_way.push_back((piece, under_way));
+        Ok(())
+    }
+
+    /// Adds the only piece of a short operation, which a device has begun.
+    pub(super) fn add(&mut self, pieces: &Pieces<'_>, ticket: DeviceTicket) {
+        if let Some(piece) = pieces.clone().next() {
+            self.under_way.push_back((piece, UnderWay::Device(ticket)));
+        }
+    }
+
+    fn by_process(
+        &self,
+        shared: &Shared,
+        piece: &Piece,
+        bytes: &[u8],
+    ) -> Result<(WindowRequest, PendingAnswer), WindowError> {
         let request = piece.request(&self.key, self.operation);
         let mut message = request.encode(bytes.len());
         message.extend_from_slice(bytes);
         let pending = shared.begin(message, self.time)?;
-        self.under_way.push_back((piece, request, pending));
-        Ok(())
+        Ok((request, pending))
     }
 
-    /// Waits for the answer to the oldest piece. `None` means that all have theirs.
+    /// Waits for the end of the oldest piece. `None` means that all have ended.
     pub(super) fn end(&mut self, shared: &Shared) -> Result<Option<AnsweredPiece>, WindowError> {
-        let Some((piece, request, pending)) = self.under_way.pop_front() else { return Ok(None) };
+        let Some((piece, under_way)) = self.under_way.pop_front() else { return Ok(None) };
+        let (request, pending) = match under_way {
+            UnderWay::Message(request, pending) => (request, pending),
+            UnderWay::Device(mut ticket) => {
+                let block = match shared.devices.end_ticket(shared, &mut ticket, self.time)? {
+                    TicketEnd::Done(block) => {
+                        return Ok(Some(AnsweredPiece { piece, answer: PieceBytes::Block(block) }));
+                    }
+                    TicketEnd::Failed(block) => block,
+                };
+                let again = match (self.operation, &block) {
+                    (Operation::Put, None) => return Err(WindowError::OutcomeUnknown),
+                    (Operation::Put, Some(block)) => &block.bytes()[..piece.bytes.len()],
+                    _ => &[],
+                };
+                self.by_process(shared, &piece, again)?
+            }
+        };
         let answer = shared.answer(pending, self.time)?;
         let (status, bytes) = Status::decode(&answer)?;
-        status.result(Some(&self.key), &request)?;
+        shared.result(status, Some(&self.key), &request)?;
         let expected = if self.operation == Operation::Get { piece.bytes.len() } else { 0 };
         if bytes.len() != expected {
             return Err(WindowError::Protocol { what: "an answer with other bytes than were asked for" });
         }
-        Ok(Some(AnsweredPiece { piece, answer }))
+        Ok(Some(AnsweredPiece { piece, answer: PieceBytes::Message(answer) }))
     }
 
-    /// Whether all pieces have answers, as far as calls know.
+    /// Whether all pieces have ended, as far as calls know.
     fn is_performed(&self) -> bool {
-        self.under_way.iter().all(|(_, _, pending)| pending.has_arrived())
+        self.under_way.iter().all(|(_, under_way)| match under_way {
+            UnderWay::Message(_, pending) => pending.has_arrived(),
+            UnderWay::Device(ticket) => ticket.is_over(),
+        })
     }
 
     /// Begins all pieces of a short operation.
@@ -139,7 +202,7 @@ impl PendingPut {
 
 impl fmt::Debug for PendingPut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PendingPut({} messages)", self.transfer.under_way.len())
+        write!(f, "PendingPut({} pieces)", self.transfer.under_way.len())
     }
 }
 
@@ -208,6 +271,115 @@ impl PendingGet {
 
 impl fmt::Debug for PendingGet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PendingGet({} bytes, {} messages)", self.len, self.transfer.under_way.len())
+        write!(f, "PendingGet({} bytes, {} pieces)", self.len, self.transfer.under_way.len())
+    }
+}
+
+/// A put or a get of a whole block that is under way. If it is dropped, it may or may not be performed,
+/// and the block goes to its pool, or is freed, when no device accesses it any more.
+pub struct PendingBlock {
+    windows: Windows,
+    key: WindowKey,
+    operation: Operation,
+    offset: u64,
+    len: usize,
+    under_way: BlockUnderWay,
+    began: Began,
+}
+
+enum BlockUnderWay {
+    Device(DeviceTicket),
+    /// The owner's process is to perform it.
+    ByProcess(Block),
+}
+
+impl PendingBlock {
+    pub(super) fn begin(
+        windows: &Windows,
+        key: &WindowKey,
+        operation: Operation,
+        (offset, len): (u64, usize),
+        block: Block,
+    ) -> Result<Self, (WindowError, Option<Block>)> {
+        let shared = &windows.0;
+        let began = shared.summary.begin();
+        if len > block.len() {
+            return Err((WindowError::Length { len, block: block.len() }, Some(block)));
+        }
+        if let Err(error) = shared.check_range(key, operation, &Pieces::of_one(offset, len)) {
+            return Err((error, Some(block)));
+        }
+        let begun = match len {
+            0 => Ok(Err(block)),
+            _ => shared.devices.begin_block(shared, key, operation, (offset, len), block, || shared.time()),
+        };
+        let under_way = match begun {
+            Ok(Ok(ticket)) => BlockUnderWay::Device(ticket),
+            Ok(Err(block)) => BlockUnderWay::ByProcess(block),
+            Err((error, block)) => return Err((error, Some(block))),
+        };
+        let (windows, key) = (windows.clone(), key.clone());
+        Ok(Self { windows, key, operation, offset, len, under_way, began })
+    }
+
+    /// Whether a device has ended it, as far as calls on the connection know. If the owner's process is
+    /// to perform it, it has not.
+    #[must_use]
+    pub fn is_performed(&self) -> bool {
+        match &self.under_way {
+            BlockUnderWay::Device(ticket) => ticket.is_over(),
+            BlockUnderWay::ByProcess(_) => false,
+        }
+    }
+
+    /// Waits until it is performed, and returns the block.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Windows::put_block`]. The time of an operation begins with this call.
+    pub fn wait(self) -> Result<Block, (WindowError, Option<Block>)> {
+        let Self { windows, key, operation, offset, len, under_way, began } = self;
+        let block = Self::end(&windows.0, &key, operation, (offset, len), under_way)?;
+        let kind = if operation == Operation::Get { OperationKind::Get } else { OperationKind::Put };
+        windows.0.summary.end(began, kind, len);
+        Ok(block)
+    }
+
+    fn end(
+        shared: &Shared,
+        key: &WindowKey,
+        operation: Operation,
+        (offset, len): (u64, usize),
+        under_way: BlockUnderWay,
+    ) -> Result<Block, (WindowError, Option<Block>)> {
+        let mut block = match under_way {
+            BlockUnderWay::ByProcess(block) => block,
+            BlockUnderWay::Device(mut ticket) => {
+                if let Some(block) = shared.devices.end_at_once(shared, &mut ticket) {
+                    return Ok(block);
+                }
+                match shared.devices.end_ticket(shared, &mut ticket, shared.time()) {
+                    Ok(TicketEnd::Done(Some(block))) => return Ok(block),
+                    Ok(TicketEnd::Failed(Some(block))) => block,
+                    Ok(_) => return Err((WindowError::OutcomeUnknown, None)),
+                    Err(error) => return Err((error, None)),
+                }
+            }
+        };
+        let pieces = Pieces::of_one(offset, len);
+        let done = match operation {
+            Operation::Put => shared.put(key, pieces, &block.bytes()[..len], shared.time()),
+            _ => shared.get(key, pieces, &mut block.bytes_mut()[..len]),
+        };
+        match done {
+            Ok(()) => Ok(block),
+            Err(error) => Err((error, Some(block))),
+        }
+    }
+}
+
+impl fmt::Debug for PendingBlock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PendingBlock({:?} of {} bytes)", self.operation, self.len)
     }
 }

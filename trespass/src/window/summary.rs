@@ -160,9 +160,11 @@ mod tests {
         windows.put_strided(key, 0, 16, 8, &[2; 32]).unwrap();
         windows.put_notify(key, 8, &[3; 20], 7).unwrap();
         windows.start_put(key, 0, &[4; 48]).unwrap().wait().unwrap();
+        let block = windows.put_block(key, 0, windows.buffer(64).unwrap(), 16).unwrap();
+        windows.get_block(key, 0, block, 40).unwrap();
         windows.get(key, 0, &mut [0; 300]).unwrap();
         windows.get_strided(key, 0, 16, 8, &mut [0; 32]).unwrap();
-        assert_eq!(windows.start_get(key, 0, 8).unwrap().wait().unwrap(), [4; 8]);
+        assert_eq!(windows.start_get(key, 16, 8).unwrap().wait().unwrap(), [4; 8]);
         windows.fetch_add(key, 512, 5).unwrap();
         windows.compare_swap(key, 512, 5, 6).unwrap();
         // Operations that fail do not count.
@@ -176,8 +178,8 @@ mod tests {
         let text = logged(Some(EVERY), LevelFilter::DEBUG, |windows, key| {
             all_kinds(windows, key);
             let stats = windows.stats();
-            assert_eq!(stats.puts, OperationCounts { count: 4, bytes: 200 });
-            assert_eq!(stats.gets, OperationCounts { count: 3, bytes: 340 });
+            assert_eq!(stats.puts, OperationCounts { count: 5, bytes: 216 });
+            assert_eq!(stats.gets, OperationCounts { count: 4, bytes: 380 });
             assert_eq!(stats.atomics, OperationCounts { count: 2, bytes: 16 });
             thread::sleep(EVERY);
             windows.fetch_add(key, 512, 1).unwrap();
@@ -192,8 +194,8 @@ mod tests {
             assert!(found.next().is_none(), "{text}");
             line
         };
-        assert!(of("put").contains(" count=4 bytes=200 "), "{text}");
-        assert!(of("get").contains(" count=3 bytes=340 "), "{text}");
+        assert!(of("put").contains(" count=5 bytes=216 "), "{text}");
+        assert!(of("get").contains(" count=4 bytes=380 "), "{text}");
         assert!(of("atomic").contains(" count=3 bytes=24 "), "{text}");
     }
 

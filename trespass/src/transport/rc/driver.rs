@@ -15,6 +15,7 @@ use super::cm_queue_pair::CmQueuePair;
 use super::completions::{fail_transport, take_any_completion, take_completion};
 use super::control_channel::{CmControl, ControlChannel};
 use super::cq_dispatcher::WorkCompletion;
+use super::one_sided::OneSidedPorts;
 use super::path::{EarlyCompletions, ProvenPath, RcPath};
 use super::queue_pair::{CompletionTarget, DRAIN, HeaderBuffers, QueuePairOwner, RcQueuePair};
 use super::request::{RequestPayload, TransmitSource};
@@ -48,6 +49,7 @@ pub(crate) struct RcDriver<B: DeviceBlock> {
     is_deaf: bool,
     /// The number of posted lists of requests, each with one doorbell.
     doorbells: u64,
+    ports: Option<Box<OneSidedPorts>>,
     /// The steps of this turn, and how many a limited one may have.
     steps: u32,
     most_steps: u32,
@@ -62,7 +64,15 @@ impl<B: DeviceBlock> RcDriver<B> {
     /// handshake's non-blocking socket. `None` if the path has no queue pair.
     pub(crate) fn new<P: Blocks<Block = B>>(path: RcPath<P>, socket: TcpStream) -> Option<Self> {
         let slot_size = path.slot_size();
-        Some(Self::of(path.into_proved()?, slot_size, ControlChannel::from_socket(socket)))
+        let ports = OneSidedPorts::new(vec![path.port().clone()], path.parameters().clone());
+        let mut driver = Self::of(path.into_proved()?, slot_size, ControlChannel::from_socket(socket));
+        driver.ports = Some(Box::new(ports));
+        Some(driver)
+    }
+
+    /// The port for one-sided operations beside this queue pair. The connection manager tells none.
+    pub(crate) fn one_sided_ports(&self) -> Option<OneSidedPorts> {
+        self.ports.as_deref().cloned()
     }
 
     /// Continues with a queue pair that the connection manager has connected.
@@ -87,6 +97,7 @@ impl<B: DeviceBlock> RcDriver<B> {
             broken: false,
             is_deaf: false,
             doorbells: 0,
+            ports: None,
         }
     }
 

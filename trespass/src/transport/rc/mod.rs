@@ -38,6 +38,7 @@ mod cq_dispatcher;
 mod device;
 mod draining;
 mod driver;
+pub(crate) mod one_sided;
 mod path;
 mod pooled;
 mod queue_pair;

@@ -16,7 +16,7 @@ use sideway::ibverbs::queue_pair::{GenericQueuePair, PostSendGuard, QueuePair, W
 use super::DeviceBlock;
 use super::cq_dispatcher::{CompletedRequest, CqSlot, WorkCompletion};
 use super::device::DevicePort;
-use super::queue_pair::{QueuePairOwner, RcQueuePair};
+use super::queue_pair::QueuePairOwner;
 use super::rails_driver::RailsPlan;
 use super::resources::pool_exhausted;
 use super::wr_id::{self, WrId};
@@ -51,6 +51,8 @@ pub(crate) struct QpParameters {
     pub(crate) retry_count: u8,
     pub(crate) rnr_retry: u8,
     pub(crate) min_rnr_timer: u8,
+    /// How long a request may take before its queue pair is given up.
+    pub(crate) request_timeout: Duration,
 }
 
 impl QpParameters {
@@ -71,6 +73,7 @@ impl QpParameters {
             retry_count: config.retry_count,
             rnr_retry: config.rnr_retry,
             min_rnr_timer: config.min_rnr_timer,
+            request_timeout: config.rail_timeout,
         }
     }
 }
@@ -187,6 +190,10 @@ impl<P: Blocks<Block: DeviceBlock>> RcPath<P> {
         &self.parameters
     }
 
+    pub(super) fn port(&self) -> &DevicePort {
+        &self.port
+    }
+
     pub(crate) fn blocks(&self) -> &P {
         &self.blocks
     }
@@ -257,13 +264,13 @@ fn mtu_of(port: &DevicePort, parameters: &QpParameters) -> Mtu {
 
 /// The parameters of a new queue pair, which has a random first PSN, and what the peer is told of
 /// it.
-pub(super) fn endpoint_of<B: DeviceBlock>(
-    pair: &RcQueuePair<B>,
+pub(super) fn endpoint_of(
+    qp: &GenericQueuePair,
     port: &DevicePort,
     parameters: &QpParameters,
 ) -> Result<(QpEndpoint, Endpoint), Unavailable> {
     let random = getrandom::u32().map_err(|error| Unavailable::new(Cause::Resources, error.to_string()))?;
-    let own = QpEndpoint::new(&pair.qp, &port.path, random);
+    let own = QpEndpoint::new(qp, &port.path, random);
     let path = &port.path;
     let endpoint = Endpoint {
         qp_num: own.qp_number,
@@ -279,14 +286,21 @@ pub(super) fn endpoint_of<B: DeviceBlock>(
     Ok((own, endpoint))
 }
 
-/// Connects a queue pair to the peer's. `reads`: see [`agreed_reads`].
-pub(super) fn connect_to<B: DeviceBlock>(
-    pair: &mut RcQueuePair<B>,
+/// What the peer may do over the queue pair of a connection. It has REMOTE_WRITE for its empty
+/// WRITEs, which check that this side is alive. No memory of a connection is registered for remote
+/// writes.
+pub(super) const OF_CONNECTION: AccessFlags =
+    AccessFlags::LocalWrite.union(AccessFlags::RemoteRead).union(AccessFlags::RemoteWrite);
+
+/// Connects a queue pair to the peer's. `access_flags` are what the peer may do over it. `reads`: see
+/// [`agreed_reads`].
+pub(super) fn connect_to(
+    qp: &mut GenericQueuePair,
     port: &DevicePort,
     parameters: &QpParameters,
-    own: &QpEndpoint,
-    peer: &Endpoint,
+    (own, peer): (&QpEndpoint, &Endpoint),
     reads: (u8, u8),
+    access_flags: AccessFlags,
 ) -> Result<(), Unavailable> {
     let gid = Gid { raw: peer.gid };
     let remote = QpEndpoint {
@@ -299,9 +313,7 @@ pub(super) fn connect_to<B: DeviceBlock>(
     };
     let mtu = mtu_of(port, parameters);
     let options = ConnectOptions {
-        // REMOTE_WRITE is for the peer's empty WRITEs, which check that this side is alive. No
-        // memory is registered for remote writes.
-        access_flags: AccessFlags::LocalWrite | AccessFlags::RemoteRead | AccessFlags::RemoteWrite,
+        access_flags,
         mtu: Some(Mtu::from_bytes(remote.mtu).map_or(mtu, |theirs| mtu.min(theirs))),
         max_read_atomic: reads.0,
         max_dest_read_atomic: reads.1,
@@ -314,10 +326,10 @@ pub(super) fn connect_to<B: DeviceBlock>(
         hop_limit: parameters.hop_limit,
         ..ConnectOptions::default()
     };
-    let connection = connect(&mut pair.qp, &port.path, own, &remote, &options)?;
+    let connection = connect(qp, &port.path, own, &remote, &options)?;
     tracing::debug!(
-        port = pair.origin, qp = own.qp_number, peer = peer.qp_num, %connection,
-        inline = pair.heads.inline, "queue pair connected"
+        port = port.describe(), qp = own.qp_number, peer = peer.qp_num, %connection,
+        inline = qp.control().capability().max_inline_data, "queue pair connected"
     );
     Ok(())
 }
@@ -329,7 +341,7 @@ impl<P: Blocks<Block: DeviceBlock>> DataPath for RcPath<P> {
             self.channels = Some(mio::Poll::new().map_err(|error| device.lacks(Cause::Resources, &error))?);
         }
         let pair = QueuePairOwner::new(device, &self.port.describe(), &self.parameters, self.slot.as_ref())?;
-        let (own, endpoint) = endpoint_of(&pair, &self.port, &self.parameters)?;
+        let (own, endpoint) = endpoint_of(&pair.qp, &self.port, &self.parameters)?;
         let probe = PathProbe { attempt, sent: false, received: false, failed: None };
         self.prepared = Some(PreparedPair { pair, probe, own, early: Vec::new(), first: 0, extra: 0 });
         Ok(endpoint)
@@ -346,7 +358,8 @@ impl<P: Blocks<Block: DeviceBlock>> DataPath for RcPath<P> {
             prepared.extra = Rails::<P::Block>::extra_receives(rails_of(agreed));
         }
         reserve_first(pair, agreed.first_slots.0)?;
-        connect_to(pair, &self.port, parameters, own, peer, agreed_reads(agreed, parameters))?;
+        let reads = agreed_reads(agreed, parameters);
+        connect_to(&mut pair.qp, &self.port, parameters, (own, peer), reads, OF_CONNECTION)?;
         prepared.fill(&mut self.blocks, parameters)
     }
 

@@ -10,7 +10,7 @@ use mio::{Registry, Token};
 use sideway::ibverbs::completion::{GenericCompletionQueue, WorkCompletionStatus};
 use sideway::ibverbs::queue_pair::{
     CreateQueuePairError, GenericQueuePair, PostRecvError, PostRecvGuard, QueuePair, QueuePairAttribute,
-    QueuePairState, ScatterGatherEntry, SendOperationFlags,
+    QueuePairBuilder, QueuePairState, ScatterGatherEntry, SendOperationFlags,
 };
 use sideway::ibverbs::srq::SharedReceiveQueue;
 
@@ -543,6 +543,16 @@ fn create_queue_pair(
     if let Some(srq) = srq {
         builder.setup_srq(srq);
     }
+    build_with_inline(&mut builder, entries, inline)
+}
+
+/// Builds a queue pair with as much inline data, up to `inline` bytes, as the device accepts with
+/// `entries` or [`ENTRIES_MIN`] scatter/gather entries.
+pub(super) fn build_with_inline(
+    builder: &mut QueuePairBuilder,
+    entries: u32,
+    inline: u32,
+) -> Result<GenericQueuePair, CreateQueuePairError> {
     let mut inline = inline;
     loop {
         builder.setup_max_inline_data(inline);

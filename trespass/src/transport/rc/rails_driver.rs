@@ -26,6 +26,7 @@ use super::control_channel::ControlChannel;
 use super::cq_dispatcher::{CompletedRequest, WorkCompletion};
 use super::device::DevicePort;
 use super::driver::STEPS_A_TURN;
+use super::one_sided::OneSidedPorts;
 use super::path::{EarlyCompletions, ProvenPath, QpParameters, RcPath, agreed_reads};
 use super::queue_pair::{QueuePairOwner, RcQueuePair};
 use super::request::{RequestPayload, needs_head};
@@ -177,6 +178,11 @@ impl<B: DeviceBlock> RailsDriver<B> {
             format!("rail {rail} {:?} ({origin})", self.rails.state(rail))
         });
         rails.collect::<Vec<_>>().join(", ")
+    }
+
+    /// The ports for one-sided operations beside these queue pairs.
+    pub(crate) fn one_sided_ports(&self) -> OneSidedPorts {
+        OneSidedPorts::new(self.ports.clone(), self.parameters.clone())
     }
 
     /// What happened to the rails.

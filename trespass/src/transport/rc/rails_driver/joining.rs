@@ -5,7 +5,7 @@ use std::time::Instant;
 use mio::Token;
 
 use super::super::DeviceBlock;
-use super::super::path::{connect_to, endpoint_of};
+use super::super::path::{OF_CONNECTION, connect_to, endpoint_of};
 use super::super::queue_pair::QueuePairOwner;
 use super::polling::TurnClock;
 use super::{RailPair, RailsDriver};
@@ -58,7 +58,7 @@ impl<B: DeviceBlock> RailsDriver<B> {
         let port = &self.ports[device];
         let mut owner = QueuePairOwner::new(&port.device, &port.describe(), &self.parameters, None)?;
         owner.set_device(device);
-        let (own, endpoint) = endpoint_of(&owner, port, &self.parameters)?;
+        let (own, endpoint) = endpoint_of(&owner.qp, port, &self.parameters)?;
         if let Some(dispatcher) = owner.own_dispatcher() {
             let registered = dispatcher.register(self.channels.registry(), Token(rail));
             registered.map_err(|error| Unavailable::new(Cause::Descriptors, error.to_string()))?;
@@ -94,7 +94,9 @@ impl<B: DeviceBlock> RailsDriver<B> {
     ) -> Result<(), Unavailable> {
         let Some(RailPair { owner, device, own, .. }) = &mut self.pairs[rail] else { return Ok(()) };
         let Some(own) = own.take() else { return Ok(()) };
-        connect_to(owner, &self.ports[*device], &self.parameters, &own, peer, self.reads)?;
+        let ends = (&own, peer);
+        let port = &self.ports[*device];
+        connect_to(&mut owner.qp, port, &self.parameters, ends, self.reads, OF_CONNECTION)?;
         let wanted = self.rails.receives_wanted(protocol, 0);
         owner.fill(blocks, wanted, self.slot_size)?;
         // The completion queue is armed with the others, at the end of a turn.

@@ -1,0 +1,482 @@
+//! A queue pair with the operations that are outstanding. Several threads wait for theirs.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use sideway::ibverbs::completion::WorkCompletionStatus;
+
+use super::path::DevicePath;
+use crate::pool::{Block, Pool};
+use crate::session::readiness::Until;
+use crate::transport::rc::one_sided::{
+    Initiator, OneSidedOperation, OneSidedOutcome, OneSidedRequest, PerformedAlone, RefusedPost, ShortRequest,
+};
+use crate::window::connection::OperationTime;
+use crate::window::error::WindowError;
+
+/// The most bytes of a short operation.
+pub(super) const AT_ONCE: usize = 4096;
+/// Operations of devices between two looks for messages of the peer.
+const OPERATIONS_A_LOOK: u32 = 256;
+/// Polls before the clock is read.
+const POLLS: u32 = 32;
+/// How long a thread polls before it sleeps.
+const SPIN: Duration = Duration::from_micros(50);
+/// The longest sleep. An operation that another thread has found to have failed wakes nobody.
+const NAP: Duration = Duration::from_millis(100);
+
+/// A queue pair that was connected to a device of the owner.
+pub(super) struct Channel {
+    pub(super) queue_pair: u32,
+    state: Mutex<ChannelState>,
+    ended: Condvar,
+    /// The descriptor of the completion channel.
+    completions: OwnedFd,
+    has_failed: AtomicBool,
+    /// The owner has destroyed the queue pair that served it.
+    is_closed: AtomicBool,
+    /// Bytes that are outstanding.
+    load: AtomicU64,
+}
+
+struct ChannelState {
+    initiator: Initiator,
+    /// The last generation of each region that the owner has revoked.
+    revoked: HashMap<u32, u32>,
+    has_sleeper: bool,
+    is_given_up: bool,
+    /// A block for the next short operation.
+    spare: Option<Block>,
+    /// Operations since the last look for messages of the peer.
+    operations: u32,
+}
+
+/// What a short operation has done by the time that it was posted and polled.
+pub(super) enum AtOnce {
+    /// It was performed. An atomic operation has found this number. Now and then the caller looks for
+    /// messages of the peer.
+    Done { found: u64, looks: bool },
+    /// It is outstanding.
+    UnderWay(DeviceTicket),
+    /// It was not posted.
+    NotPosted,
+}
+
+/// An operation that was posted. A drop gives it up, and its block goes back to the pool when the
+/// device is done with it.
+pub(crate) struct DeviceTicket {
+    channel: Arc<Channel>,
+    path: Arc<DevicePath>,
+    number: u64,
+    len: u64,
+    is_put: bool,
+    is_taken: bool,
+    status: WorkCompletionStatus,
+}
+
+enum Waited {
+    Over(OneSidedOutcome),
+    TimeOver,
+    /// The device does not end it.
+    Hung,
+}
+
+impl Channel {
+    pub(super) fn new(initiator: Initiator, revoked: HashMap<u32, u32>) -> std::io::Result<Self> {
+        Ok(Self {
+            queue_pair: initiator.qp_number(),
+            completions: initiator.descriptor().try_clone_to_owned()?,
+            state: Mutex::new(ChannelState {
+                initiator,
+                revoked,
+                has_sleeper: false,
+                is_given_up: false,
+                spare: None,
+                operations: 0,
+            }),
+            ended: Condvar::new(),
+            has_failed: AtomicBool::new(false),
+            is_closed: AtomicBool::new(false),
+            load: AtomicU64::new(0),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, ChannelState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn has_failed(&self) -> bool {
+        self.has_failed.load(Ordering::Acquire)
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Acquire)
+    }
+
+    pub(super) fn set_closed(&self) {
+        self.is_closed.store(true, Ordering::Release);
+    }
+
+    /// How its queue pair has failed.
+    pub(super) fn failure(&self) -> Option<WorkCompletionStatus> {
+        self.lock().initiator.failure()
+    }
+
+    /// Bytes that are outstanding, as far as completions were taken.
+    pub(super) fn load(&self) -> u64 {
+        if self.load.load(Ordering::Relaxed) > 0 {
+            self.lock().poll(self);
+        }
+        self.load.load(Ordering::Relaxed)
+    }
+
+    /// The key of a window must not be used any more.
+    pub(super) fn revoke(&self, region: u32, generation: u32) {
+        note_revoked(&mut self.lock().revoked, region, generation);
+    }
+
+    /// Whether an operation with such a key is outstanding.
+    pub(super) fn uses(&self, region: u32, generation: u32) -> bool {
+        let mut state = self.lock();
+        state.poll(self);
+        state.initiator.uses(region, generation)
+    }
+
+    /// Posts an operation, if that needs no wait.
+    pub(super) fn post_at_once(
+        self: &Arc<Self>,
+        path: &Arc<DevicePath>,
+        request: &OneSidedRequest<'_>,
+        len: u64,
+        block: Block,
+    ) -> Result<DeviceTicket, Block> {
+        let (region, generation) = request.window;
+        let mut state = self.lock();
+        if !state.revoked.is_empty() && state.revoked.get(&region).is_some_and(|last| generation <= *last) {
+            return Err(block);
+        }
+        match state.initiator.post(request, block) {
+            Ok(number) => {
+                self.load.fetch_add(len, Ordering::Relaxed);
+                let is_put = request.operation == OneSidedOperation::Write;
+                Ok(DeviceTicket::new(self, path, number, len, is_put))
+            }
+            Err(RefusedPost::NoRoom(block) | RefusedPost::Unsuited(block) | RefusedPost::Failed(block)) => {
+                Err(block)
+            }
+        }
+    }
+
+    /// Posts an operation. The block comes back if the queue pair cannot perform it.
+    pub(super) fn post(
+        self: &Arc<Self>,
+        path: &Arc<DevicePath>,
+        request: &OneSidedRequest<'_>,
+        len: u64,
+        block: Block,
+        time: OperationTime,
+        timeout: Duration,
+    ) -> Result<Result<DeviceTicket, Block>, (WindowError, Block)> {
+        let (region, generation) = request.window;
+        let (mut block, mut begun) = (block, None);
+        let mut state = self.lock();
+        loop {
+            if !state.revoked.is_empty() && state.revoked.get(&region).is_some_and(|last| generation <= *last)
+            {
+                return Err((WindowError::Revoked { region, generation }, block));
+            }
+            block = match state.initiator.post(request, block) {
+                Ok(number) => {
+                    self.load.fetch_add(len, Ordering::Relaxed);
+                    let is_put = request.operation == OneSidedOperation::Write;
+                    return Ok(Ok(DeviceTicket::new(self, path, number, len, is_put)));
+                }
+                Err(RefusedPost::NoRoom(block)) => block,
+                Err(RefusedPost::Unsuited(block)) => return Ok(Err(block)),
+                Err(RefusedPost::Failed(block)) => {
+                    self.has_failed.store(true, Ordering::Release);
+                    return Ok(Err(block));
+                }
+            };
+            // Others have filled the send queue.
+            let begun = *begun.get_or_insert_with(Instant::now);
+            if !state.poll(self) {
+                if time.until.is_over() {
+                    return Err((time.is_over(), block));
+                }
+                if begun.elapsed() > timeout {
+                    self.give_up(&mut state);
+                }
+                state = self.rest(state, begun, time);
+            }
+        }
+    }
+
+    /// Performs a short operation if nothing else is outstanding.
+    #[inline]
+    pub(super) fn perform_at_once(
+        self: &Arc<Self>,
+        path: &Arc<DevicePath>,
+        pool: &Pool,
+        request: ShortRequest<'_>,
+    ) -> AtOnce {
+        let (region, generation) = request.window;
+        let mut state = self.lock();
+        if !state.revoked.is_empty() && state.revoked.get(&region).is_some_and(|last| generation <= *last) {
+            return AtOnce::NotPosted;
+        }
+        let Some(block) = state.spare.take().or_else(|| pool.take(AT_ONCE)) else { return AtOnce::NotPosted };
+        match state.initiator.perform_alone(request, block, POLLS) {
+            PerformedAlone::Done(block) => {
+                let found = block.bytes().first_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes));
+                state.spare = Some(block);
+                AtOnce::Done { found, looks: state.looks() }
+            }
+            PerformedAlone::Refused(block) => {
+                state.spare = Some(block);
+                AtOnce::NotPosted
+            }
+            PerformedAlone::Posted(number) => {
+                if state.initiator.failure().is_some() {
+                    self.has_failed.store(true, Ordering::Release);
+                }
+                let len = request.bytes.len() as u64;
+                self.load.fetch_add(len, Ordering::Relaxed);
+                let is_put = request.operation == OneSidedOperation::Write;
+                AtOnce::UnderWay(DeviceTicket::new(self, path, number, len, is_put))
+            }
+        }
+    }
+
+    /// Waits until all operations that are outstanding now have ended.
+    pub(super) fn flush(&self, time: OperationTime, timeout: Duration) -> Result<(), WindowError> {
+        let mut state = self.lock();
+        let (before, begun) = (state.initiator.next_ticket(), Instant::now());
+        loop {
+            state.poll(self);
+            if state.initiator.is_over_before(before) {
+                return Ok(());
+            }
+            if time.until.is_over() {
+                return Err(time.is_over());
+            }
+            if begun.elapsed() > timeout || state.initiator.failure().is_some() {
+                self.give_up(&mut state);
+            }
+            state = self.rest(state, begun, time);
+        }
+    }
+
+    /// Ends all operations of a queue pair that has failed.
+    fn give_up(&self, state: &mut ChannelState) {
+        self.has_failed.store(true, Ordering::Release);
+        if !std::mem::replace(&mut state.is_given_up, true) {
+            state.initiator.give_up();
+            self.ended.notify_all();
+        }
+    }
+
+    fn wait(&self, number: u64, time: OperationTime, timeout: Duration) -> Waited {
+        let mut state = self.lock();
+        for _ in 0..POLLS {
+            state.poll(self);
+            if let Some(outcome) = state.take(self, number) {
+                return Waited::Over(outcome);
+            }
+        }
+        let begun = Instant::now();
+        loop {
+            state.poll(self);
+            if let Some(outcome) = state.take(self, number) {
+                return Waited::Over(outcome);
+            }
+            if time.until.is_over() {
+                return Waited::TimeOver;
+            }
+            if begun.elapsed() > timeout {
+                return Waited::Hung;
+            }
+            state = self.rest(state, begun, time);
+        }
+    }
+
+    /// Lets others have the lock for a while: polls again soon, sleeps until the next completion, or
+    /// until another thread has found some.
+    fn rest<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, ChannelState>,
+        begun: Instant,
+        time: OperationTime,
+    ) -> MutexGuard<'a, ChannelState> {
+        if begun.elapsed() < SPIN {
+            drop(state);
+            std::hint::spin_loop();
+            return self.lock();
+        }
+        let left = match time.until {
+            Until::Deadline(at) => at.saturating_duration_since(Instant::now()),
+            _ => NAP,
+        };
+        let nap = left.clamp(Duration::from_micros(1), NAP);
+        if state.has_sleeper {
+            return self.ended.wait_timeout(state, nap).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        if !state.initiator.arm() || state.poll(self) {
+            return state;
+        }
+        state.has_sleeper = true;
+        drop(state);
+        let timeout = Timespec::try_from(nap).ok();
+        // A signal ends the sleep early.
+        let _ = poll(&mut [PollFd::new(&self.completions, PollFlags::IN)], timeout.as_ref());
+        let mut state = self.lock();
+        state.has_sleeper = false;
+        state.initiator.take_event();
+        state.poll(self);
+        // One of them sleeps next, if this one has found what it waits for.
+        self.ended.notify_all();
+        state
+    }
+}
+
+/// Notes that no key of this region, up to this generation, may be used.
+pub(super) fn note_revoked(revoked: &mut HashMap<u32, u32>, region: u32, generation: u32) {
+    let last = revoked.entry(region).or_default();
+    *last = generation.max(*last);
+}
+
+impl ChannelState {
+    /// Takes completions. Returns whether there was one.
+    fn poll(&mut self, channel: &Channel) -> bool {
+        let any = self.initiator.poll();
+        if any && self.initiator.failure().is_some() {
+            channel.has_failed.store(true, Ordering::Release);
+        }
+        any
+    }
+
+    /// Counts an operation. Whether it is time to look for messages of the peer.
+    fn looks(&mut self) -> bool {
+        self.operations += 1;
+        if self.operations < OPERATIONS_A_LOOK {
+            return false;
+        }
+        self.operations = 0;
+        true
+    }
+
+    /// Takes the end of an operation. If the queue pair has failed, that ends all.
+    fn take(&mut self, channel: &Channel, number: u64) -> Option<OneSidedOutcome> {
+        let outcome = self.initiator.take(number);
+        if outcome.is_none() && self.initiator.failure().is_some() {
+            channel.give_up(self);
+            return self.initiator.take(number);
+        }
+        outcome
+    }
+}
+
+impl DeviceTicket {
+    fn new(channel: &Arc<Channel>, path: &Arc<DevicePath>, number: u64, len: u64, is_put: bool) -> Self {
+        Self {
+            channel: Arc::clone(channel),
+            path: Arc::clone(path),
+            number,
+            len,
+            is_put,
+            is_taken: false,
+            status: WorkCompletionStatus::Success,
+        }
+    }
+
+    /// Waits for the end of the operation. Returns its block, unless the device may still access that,
+    /// and whether it was performed.
+    pub(super) fn wait(
+        &mut self,
+        time: OperationTime,
+        timeout: Duration,
+    ) -> Result<(Option<Block>, bool), WindowError> {
+        let outcome = match self.channel.wait(self.number, time, timeout) {
+            Waited::Over(outcome) => outcome,
+            Waited::TimeOver => return Err(time.is_over()),
+            Waited::Hung => {
+                tracing::warn!(queue_pair = self.channel.queue_pair, ?timeout, "a one-sided operation hangs");
+                let mut state = self.channel.lock();
+                self.channel.give_up(&mut state);
+                match state.initiator.take(self.number) {
+                    Some(outcome) => outcome,
+                    None => return Err(WindowError::OutcomeUnknown),
+                }
+            }
+        };
+        self.is_taken = true;
+        self.channel.load.fetch_sub(self.len, Ordering::Relaxed);
+        self.status = outcome.status;
+        let is_performed = outcome.status == WorkCompletionStatus::Success;
+        if !is_performed {
+            tracing::debug!(status = %outcome.status, "a one-sided operation failed");
+        }
+        Ok((outcome.block, is_performed))
+    }
+
+    /// Takes the block of an operation that was performed by now. Whether it is time to look for messages
+    /// of the peer.
+    pub(super) fn end_at_once(&mut self) -> Option<(Block, bool)> {
+        let mut state = self.channel.lock();
+        state.poll(&self.channel);
+        let block = state.initiator.take_performed(self.number)?;
+        let looks = state.looks();
+        drop(state);
+        self.is_taken = true;
+        self.channel.load.fetch_sub(self.len, Ordering::Relaxed);
+        Some((block, looks))
+    }
+
+    /// Whether the operation has ended, as far as completions were taken.
+    pub(in crate::window) fn is_over(&self) -> bool {
+        let mut state = self.channel.lock();
+        state.poll(&self.channel);
+        state.initiator.is_over(self.number)
+    }
+
+    /// Whether it is time to look for messages of the peer.
+    pub(super) fn looks(&self) -> bool {
+        self.channel.lock().looks()
+    }
+
+    /// Whether the owner's device has refused it, so that it was not performed.
+    pub(super) fn was_refused(&self) -> bool {
+        is_refusal(self.status)
+    }
+
+    pub(super) fn is_put(&self) -> bool {
+        self.is_put
+    }
+
+    pub(super) fn path(&self) -> &DevicePath {
+        &self.path
+    }
+}
+
+/// Whether the owner's device has answered that it does not perform a request.
+pub(super) fn is_refusal(status: WorkCompletionStatus) -> bool {
+    matches!(
+        status,
+        WorkCompletionStatus::RemoteAccessError
+            | WorkCompletionStatus::RemoteInvalidRequestError
+            | WorkCompletionStatus::RemoteOperationError
+    )
+}
+
+impl Drop for DeviceTicket {
+    fn drop(&mut self) {
+        if !self.is_taken {
+            self.channel.load.fetch_sub(self.len, Ordering::Relaxed);
+            self.channel.lock().initiator.abandon(self.number);
+        }
+    }
+}
