@@ -297,15 +297,26 @@ impl VerbsEnd {
                 let remote = remote + (posted * len % LEN) as u64;
                 let mut list = self.qp.start_post_send();
                 let work = list.construct_wr(posted as u64, WorkRequestFlags::Signaled);
-                // SAFETY: the memory lives as long as the queue pair, the ranges lie in it, and nobody
-                // refers to its bytes.
                 match verb {
                     Verb::Put if depth == 1 => work.setup_write(rkey, remote).setup_inline_data(&bytes),
-                    Verb::Put => unsafe { work.setup_write(rkey, remote).setup_sge(lkey, local, len as u32) },
-                    Verb::Get => unsafe { work.setup_read(rkey, remote).setup_sge(lkey, local, len as u32) },
-                    Verb::FetchAdd => unsafe {
-                        work.setup_atomic_fetch_add(rkey, self.peer.0, 1).setup_sge(lkey, local, 8);
-                    },
+                    Verb::Put => {
+                        let write = work.setup_write(rkey, remote);
+                        // SAFETY: the range lies in the memory, which lives as long as the queue pair, and
+                        // nobody writes to it.
+                        unsafe { write.setup_sge(lkey, local, len as u32) };
+                    }
+                    Verb::Get => {
+                        let read = work.setup_read(rkey, remote);
+                        // SAFETY: the range lies in the memory, which lives as long as the queue pair, and
+                        // nobody refers to its bytes.
+                        unsafe { read.setup_sge(lkey, local, len as u32) };
+                    }
+                    Verb::FetchAdd => {
+                        let add = work.setup_atomic_fetch_add(rkey, self.peer.0, 1);
+                        // SAFETY: the range lies in the memory, which lives as long as the queue pair, and
+                        // nobody refers to its bytes.
+                        unsafe { add.setup_sge(lkey, local, 8) };
+                    }
                 }
                 list.post()?;
                 posted += 1;

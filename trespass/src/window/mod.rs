@@ -140,6 +140,7 @@ mod owner;
 mod pending;
 mod pieces;
 mod reader;
+mod summary;
 
 use std::time::Duration;
 
@@ -149,6 +150,7 @@ pub use key::{Access, WindowKey};
 pub use offered::{Protection, Window};
 pub use pending::{PendingBlock, PendingGet, PendingPut};
 pub use reader::{ReaderConfig, ReaderStats, WindowReader};
+pub use summary::WindowStats;
 
 /// The peer's [`put_notify`](Windows::put_notify), after its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
