@@ -176,6 +176,21 @@ impl Devices {
         }
     }
 
+    /// Waits until no put of a device that was given up, or whose end is unknown, can change the owner's
+    /// memory after one that is performed in another way.
+    pub(super) fn settle(&self, shared: &Shared, time: OperationTime) -> Result<(), WindowError> {
+        let Some(inner) = self.inner() else { return Ok(()) };
+        for path in inner.paths() {
+            path.channels()
+                .iter()
+                .try_for_each(|channel| channel.settle(time, inner.ports.request_timeout()))?;
+            if path.has_failed() {
+                path.confirm_closed(shared, time)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Begins a piece of an operation. A put sends `bytes`.
     pub(super) fn begin(
         &self,
@@ -197,8 +212,13 @@ impl Devices {
             Operation::Get => OneSidedOperation::Read,
             _ => return Ok(Begun::ByProcess),
         };
-        if operation == OneSidedOperation::Write && inner.must_follow_messages(shared) {
-            return Ok(Begun::ByProcess);
+        if operation == OneSidedOperation::Write {
+            if inner.must_follow_messages(shared) {
+                return Ok(Begun::ByProcess);
+            }
+            if key.devices.len() > 1 {
+                self.settle(shared, time)?;
+            }
         }
         let len = piece.bytes.len();
         let Some(mut block) = inner.pool.take(len) else { return Ok(Begun::ByProcess) };
