@@ -24,7 +24,7 @@ pub(super) fn add(suite: &mut Suite<Fixture>) {
         a_put_of_a_device_that_was_given_up_comes_before_messages,
         a_key_that_the_device_uses_again_reaches_no_other_window,
         gets_go_back_to_the_device_after_a_revocation,
-        what_the_device_refuses_the_process_does, memory_comes_back_when_the_device_lets_go,
+        the_process_does_operations_that_the_device_refuses, memory_comes_back_when_the_device_lets_go,
         a_queue_pair_that_cannot_be_stopped_leaves_its_puts_unknown,
         a_queue_that_cannot_be_armed_serves_all_threads, memory_comes_back_while_the_port_is_down,
         a_peer_that_opens_paths_all_the_time_has_one);
@@ -519,7 +519,7 @@ fn gets_go_back_to_the_device_after_a_revocation(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
-fn what_the_device_refuses_the_process_does(fixture: &Fixture) -> Outcome {
+fn the_process_does_operations_that_the_device_refuses(fixture: &Fixture) -> Outcome {
     faults::clear();
     for (text, protection) in [
         ("errno=ENOMEM call=create_qp", Protection::Domain),
@@ -745,8 +745,8 @@ fn a_peer_that_opens_paths_all_the_time_has_one(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
-/// Among the last cases, because the requests that the failed device holds are lost. The memory of the window
-/// stays the owner's, or is lost if the device does not end its registration.
+/// Among the last cases, because the requests that the failed device holds are lost. The memory of the
+/// window stays the owner's, or is lost if the device does not end its registration.
 fn a_device_that_fails_leaves_no_window_to_the_peer(fixture: &Fixture) -> Outcome {
     faults::clear();
     let (client, owner) = pair(fixture, &quiet(fixture).pool_max(87 << 20), &config());
