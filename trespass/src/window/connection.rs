@@ -728,6 +728,7 @@ impl Shared {
         time: OperationTime,
     ) -> Result<u64, WindowError> {
         let piece = Piece { ranges: vec![range], bytes: 0..bytes.len() };
+        self.devices.settle(self, time)?;
         let done = self.request(&piece.request(key, operation), bytes, Some(key), time);
         done.inspect_err(|_| self.give_up())
     }

@@ -87,6 +87,10 @@ impl Devices {
 
     pub(super) fn given_up(&self, _: u64) {}
 
+    pub(super) fn settle(&self, _: &Shared, _: OperationTime) -> Result<(), WindowError> {
+        Ok(())
+    }
+
     pub(super) fn begin(
         &self,
         _: &Shared,

@@ -96,6 +96,9 @@ impl Transfer {
         piece: &Piece,
         bytes: &[u8],
     ) -> Result<(WindowRequest, PendingAnswer), WindowError> {
+        if self.operation == Operation::Put {
+            shared.devices.settle(shared, self.time)?;
+        }
         let request = piece.request(&self.key, self.operation);
         let mut message = request.encode(bytes.len());
         message.extend_from_slice(bytes);

@@ -44,6 +44,8 @@ pub(super) struct Channel {
     has_failed: AtomicBool,
     /// The owner has destroyed the queue pair that served it.
     is_closed: AtomicBool,
+    /// A put was given up while it was outstanding.
+    has_given_up: AtomicBool,
     /// Bytes that are outstanding.
     load: AtomicU64,
 }
@@ -110,6 +112,7 @@ impl Channel {
             ended: Condvar::new(),
             has_failed: AtomicBool::new(false),
             is_closed: AtomicBool::new(false),
+            has_given_up: AtomicBool::new(false),
             load: AtomicU64::new(0),
         })
     }
@@ -237,13 +240,32 @@ impl Channel {
 
     /// Waits until all operations that are outstanding now have ended.
     pub(super) fn flush(&self, time: OperationTime, timeout: Duration) -> Result<(), WindowError> {
+        let (mut state, before) = self.drain(time, timeout)?;
+        state.flushed = state.flushed.max(before);
+        Ok(())
+    }
+
+    /// Waits until no put that was given up is outstanding.
+    pub(super) fn settle(&self, time: OperationTime, timeout: Duration) -> Result<(), WindowError> {
+        if self.has_given_up.swap(false, Ordering::AcqRel) {
+            let drained = self.drain(time, timeout).map(drop);
+            drained.inspect_err(|_| self.has_given_up.store(true, Ordering::Release))?;
+        }
+        Ok(())
+    }
+
+    /// Waits until all operations that are outstanding now have ended. Returns the next ticket then.
+    fn drain(
+        &self,
+        time: OperationTime,
+        timeout: Duration,
+    ) -> Result<(MutexGuard<'_, LockedChannel>, u64), WindowError> {
         let mut state = self.lock();
         let (before, begun) = (state.initiator.next_ticket(), Instant::now());
         loop {
             state.poll(self);
             if state.initiator.is_over_before(before) {
-                state.flushed = state.flushed.max(before);
-                return Ok(());
+                return Ok((state, before));
             }
             if state.hangs(timeout) || state.initiator.failure().is_some() {
                 self.give_up(&mut state);
@@ -484,7 +506,11 @@ impl Drop for DeviceTicket {
         }
         if !self.is_taken {
             self.channel.load.fetch_sub(self.len, Ordering::Relaxed);
-            self.channel.lock().initiator.abandon(self.number);
+            let mut state = self.channel.lock();
+            state.initiator.abandon(self.number);
+            if self.is_put {
+                self.channel.has_given_up.store(true, Ordering::Release);
+            }
         }
     }
 }

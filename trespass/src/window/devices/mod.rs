@@ -179,6 +179,21 @@ impl Devices {
         }
     }
 
+    /// Waits until no put of a device that was given up, or whose end is unknown, can change the owner's
+    /// memory after one that is performed in another way.
+    pub(super) fn settle(&self, shared: &Shared, time: OperationTime) -> Result<(), WindowError> {
+        let Some(inner) = self.inner() else { return Ok(()) };
+        for path in inner.paths() {
+            path.channels()
+                .iter()
+                .try_for_each(|channel| channel.settle(time, inner.ports.request_timeout()))?;
+            if path.has_failed() {
+                path.confirm_closed(shared, time)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Begins a piece of an operation. A put sends `bytes`.
     pub(super) fn begin(
         &self,
@@ -200,8 +215,13 @@ impl Devices {
             Operation::Get => OneSidedOperation::Read,
             _ => return Ok(Begun::ByProcess),
         };
-        if operation == OneSidedOperation::Write && inner.must_follow_messages(shared) {
-            return Ok(Begun::ByProcess);
+        if operation == OneSidedOperation::Write {
+            if inner.must_follow_messages(shared) {
+                return Ok(Begun::ByProcess);
+            }
+            if key.devices.len() > 1 {
+                self.settle(shared, time)?;
+            }
         }
         let len = piece.bytes.len();
         let Some(mut block) = inner.pool.take(len) else { return Ok(Begun::ByProcess) };
@@ -230,8 +250,15 @@ impl Devices {
             Operation::Put => OneSidedOperation::Write,
             _ => OneSidedOperation::Read,
         };
-        if operation == OneSidedOperation::Write && inner.must_follow_messages(shared) {
-            return Ok(Err(block));
+        if operation == OneSidedOperation::Write {
+            if inner.must_follow_messages(shared) {
+                return Ok(Err(block));
+            }
+            if key.devices.len() > 1
+                && let Err(error) = self.settle(shared, time())
+            {
+                return Err((error, block));
+            }
         }
         block.lend(inner.pool.domain_id());
         let ranges = [(key.base + offset, len)];
@@ -277,7 +304,7 @@ impl Devices {
         offset: u64,
         bytes: &[u8],
     ) -> Result<Option<Option<DeviceTicket>>, WindowError> {
-        let Some(inner) = self.inner().filter(|_| !key.devices.is_empty() && bytes.len() <= AT_ONCE) else {
+        let Some(inner) = self.inner().filter(|_| key.devices.len() == 1 && bytes.len() <= AT_ONCE) else {
             return Ok(None);
         };
         match inner.at_once(shared, key, 0, OneSidedOperation::Write, offset, bytes) {

@@ -21,6 +21,8 @@ pub(super) fn add(suite: &mut Suite<Fixture>) {
         atomics_lose_no_count_or_are_unknown, an_atomic_that_may_have_been_performed_is_not_repeated,
         a_put_that_hangs_silently_is_unknown, calls_that_are_shorter_than_a_hang_end_it,
         a_flush_ends_puts_that_have_failed, a_put_that_was_given_up_is_performed_before_later_ones,
+        a_put_of_a_device_that_was_given_up_comes_before_messages,
+        a_key_that_the_device_uses_again_reaches_no_other_window,
         gets_go_back_to_the_device_after_a_revocation,
         the_process_does_what_the_device_refuses, memory_comes_back_when_the_device_lets_go,
         a_queue_pair_that_cannot_be_stopped_leaves_its_puts_unknown,
@@ -402,6 +404,76 @@ fn a_put_that_was_given_up_is_performed_before_later_ones(fixture: &Fixture) -> 
     assert_eq!(read(&window)[..5], *b"again");
     drop(window);
     drop((client, owner));
+    nothing_is_left(&pool);
+    Ok(())
+}
+
+/// The owner's process performs the later ones, and the device the first one late.
+fn a_put_of_a_device_that_was_given_up_comes_before_messages(fixture: &Fixture) -> Outcome {
+    type Later = fn(&Windows, &WindowKey);
+    let ways: [(&str, Later); 2] = [
+        ("a notification", |client, key| client.put_notify(key, 0, b"later", 1).unwrap()),
+        ("many ranges", |client, key| {
+            let ranges: Vec<_> = (0..40).map(|at| (at, 1)).collect();
+            let bytes = [b"later".as_slice(), &[0; 35]].concat();
+            client.put_vectored(key, &ranges, &bytes).unwrap();
+        }),
+    ];
+    for (what, later) in ways {
+        faults::clear();
+        // Longer than the delay, so that the queue pair is not given up.
+        let (client, owner) = pair(fixture, &quiet(fixture).rail_timeout(LONG), &config());
+        let pool = owner.pool().clone();
+        let window = offer(&owner, 100);
+        let key = window.key();
+        served(client, &owner, |client| {
+            client.put(key, 0, b"first").unwrap();
+            rules("delay=300ms opcode=rdma_write nth=1", 1);
+            drop(client.start_put(key, 0, b"early").unwrap());
+            later(client, key);
+            client.flush().unwrap();
+            all_have_acted();
+        });
+        faults::clear();
+        assert_eq!(read(&window)[..5], *b"later", "{what}");
+        drop(window);
+        drop(owner);
+        nothing_is_left(&pool);
+    }
+    Ok(())
+}
+
+/// A key of a revoked window, as if the device had given it to another window, too.
+fn a_key_that_the_device_uses_again_reaches_no_other_window(fixture: &Fixture) -> Outcome {
+    faults::clear();
+    let (client, owner) = pair(fixture, &quiet(fixture), &config());
+    let pool = owner.pool().clone();
+    let window = offer(&owner, 104);
+    let mut stale = window.key().to_bytes();
+    let block = window.revoke().unwrap();
+    let window = owner.offer(block, 104, Access::ALL, None).map_err(|(error, _)| error).unwrap();
+    assert_eq!(window.protection(), Protection::Domain);
+    stale[72..76].copy_from_slice(&window.key().to_bytes()[72..76]);
+    stale.truncate(stale.len() - 4);
+    stale.extend(crc32fast::hash(&stale).to_le_bytes());
+    let stale = WindowKey::from_bytes(&stale).unwrap();
+    assert_eq!(stale.region(), window.key().region());
+    rules("delay=1us opcode=rdma_write", 1);
+    served(client, &owner, |client| {
+        // Not the first refusal, which tells the client that the window is gone.
+        let put = client.start_put(&stale, 0, b"stale").unwrap();
+        let get = client.start_get(&stale, 0, 8).unwrap();
+        for error in [put.wait().unwrap_err(), get.wait().unwrap_err()] {
+            assert!(matches!(error, WindowError::Revoked { .. }), "{error}");
+        }
+        assert_eq!(read(&window), [0; 104]);
+        client.put(window.key(), 0, b"fresh").unwrap();
+    });
+    all_have_acted();
+    faults::clear();
+    assert_eq!(read(&window)[..5], *b"fresh");
+    drop(window);
+    drop(owner);
     nothing_is_left(&pool);
     Ok(())
 }
