@@ -256,6 +256,8 @@ pub mod connections;
 #[cfg(test)]
 mod corpus;
 mod error;
+#[cfg(any(target_os = "linux", target_os = "android"))]
+mod eventfds;
 #[cfg_attr(not(feature = "rdma"), allow(dead_code, reason = "what queue pairs alone need"))]
 mod handshake;
 #[cfg(feature = "local")]

@@ -19,6 +19,8 @@ use crate::pool::Pool;
 use crate::session::acceptor::Acceptor;
 use crate::session::connecting::PendingConnect;
 use crate::session::connection::{self, Connection};
+#[cfg(feature = "rdma")]
+use crate::session::port_events;
 use crate::transport::pools::pool_of;
 #[cfg(feature = "rdma")]
 use crate::transport::pools::pool_over;
@@ -248,7 +250,14 @@ impl Config {
         // A pool of the program may have other devices.
         let is_usable =
             |ports: &[_]| self.given_pool.is_none() || pool.register_in(&domains_of(ports)).is_ok();
-        (ports.len() > 1 && is_usable(&ports)).then(|| RailsOffer {
+        if ports.len() < 2 || !is_usable(&ports) {
+            return None;
+        }
+        if let Err(error) = port_events::watch(&ports) {
+            tracing::info!(%error, "the connection uses one device");
+            return None;
+        }
+        Some(RailsOffer {
             ports,
             join_after: self.rails_after,
             request_timeout: self.rail_timeout,

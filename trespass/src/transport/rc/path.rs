@@ -17,7 +17,7 @@ use super::DeviceBlock;
 use super::cq_dispatcher::{CompletedRequest, CqSlot, WorkCompletion};
 use super::device::DevicePort;
 use super::queue_pair::{QueuePairOwner, RcQueuePair};
-use super::rails_driver::RailsPlan;
+use super::rails_driver::{ChannelSet, RailsPlan};
 use super::resources::pool_exhausted;
 use super::wr_id::{self, WrId};
 use crate::config::Config;
@@ -87,7 +87,7 @@ pub(crate) struct RcPath<P: Blocks<Block: DeviceBlock>> {
     /// What this side offers for further rails.
     rails: Option<RailsOffer>,
     /// The set of descriptors of the rails' completion channels, which must not fail later.
-    channels: Option<mio::Poll>,
+    channels: Option<ChannelSet>,
 }
 
 /// What one side chose for the rails of a connection.
@@ -326,7 +326,7 @@ impl<P: Blocks<Block: DeviceBlock>> DataPath for RcPath<P> {
     fn prepare(&mut self, attempt: Attempt) -> Result<Endpoint, Unavailable> {
         let DevicePort { device, .. } = &self.port;
         if self.rails.is_some() {
-            self.channels = Some(mio::Poll::new().map_err(|error| device.lacks(Cause::Resources, &error))?);
+            self.channels = Some(ChannelSet::new().map_err(|error| device.lacks(Cause::Resources, &error))?);
         }
         let pair = QueuePairOwner::new(device, &self.port.describe(), &self.parameters, self.slot.as_ref())?;
         let (own, endpoint) = endpoint_of(&pair, &self.port, &self.parameters)?;

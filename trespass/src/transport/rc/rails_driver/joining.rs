@@ -74,7 +74,9 @@ impl<B: DeviceBlock> RailsDriver<B> {
     /// The device for an offer to the server, or for one of the client. Of the devices that are equal
     /// otherwise, the server takes the one whose address is most like the offered one.
     fn device_for(&mut self, rail: usize, offer: Option<&PeerOffer>) -> Option<usize> {
-        self.ports.iter().for_each(|port| port.device.read_async_events());
+        self.ports.iter().for_each(|port| {
+            port.device.read_async_events();
+        });
         self.look_at_ports();
         let Some(offer) = offer else { return self.rails.device_to_offer(rail) };
         let count = self.ports.len();
