@@ -20,8 +20,7 @@ fn least(fixture: &Fixture) -> Builder {
     let builder = |mib: usize| fixture.builder().pool_max(mib << 20).pool_initial(0).pool_prewarm(0);
     let least = (8..100).step_by(2).find(|mib| builder(*mib).build().is_ok()).unwrap();
     assert_eq!(least, if fixture.shares_receives() { 38 } else { 22 });
-    // Messages about rails have receives beside.
-    builder(if fixture.has_rails() { least + 4 } else { least })
+    builder(least)
 }
 
 /// A program keeps the blocks that it receives on many connections until their pool, the smallest

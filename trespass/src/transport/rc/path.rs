@@ -343,7 +343,7 @@ impl<P: Blocks<Block: DeviceBlock>> DataPath for RcPath<P> {
         // From now on the queue pair may take shared receives.
         prepared.first = agreed.first_slots.0 as usize;
         if agreed.features.has(Features::RAILS) {
-            prepared.extra = Rails::<P::Block>::extra_receives(rails_of(agreed));
+            prepared.extra = Rails::<P::Block>::FIRST_RECEIVES;
         }
         reserve_first(pair, agreed.first_slots.0)?;
         connect_to(pair, &self.port, parameters, own, peer, agreed_reads(agreed, parameters))?;

@@ -47,12 +47,15 @@ impl<B: DeviceBlock> RailsDriver<B> {
         &mut self,
         rail: usize,
         offer: Option<PeerOffer>,
-        protocol: &ProtocolMachine<B>,
+        protocol: &mut ProtocolMachine<B>,
         blocks: &mut P,
     ) -> Result<(u8, Endpoint), Unavailable> {
+        // Also in place of the receives that offers have taken.
+        self.replenish(protocol, blocks);
         if self.is_limited || protocol.is_finishing() {
             return Err(Unavailable::new(Cause::PeerGaveUp, "the connection ends"));
         }
+        self.post_all_receives(protocol, blocks)?;
         let device = self.device_for(rail, offer.as_ref());
         let device = device.ok_or_else(|| Unavailable::new(Cause::DeviceFailed, "no port is active"))?;
         let port = &self.ports[device];
@@ -69,6 +72,20 @@ impl<B: DeviceBlock> RailsDriver<B> {
             self.connect(rail, &offer.endpoint, protocol, blocks)?;
         }
         Ok((device as u8, endpoint))
+    }
+
+    /// Posts the receives that messages about several rails need, before the first of these comes.
+    fn post_all_receives<P: Blocks<Block = B>>(
+        &mut self,
+        protocol: &ProtocolMachine<B>,
+        blocks: &mut P,
+    ) -> Result<(), Unavailable> {
+        let Some(wanted) = self.rails.receives_to_add_rails(protocol) else { return Ok(()) };
+        for RailPair { owner, .. } in self.pairs.iter_mut().flatten() {
+            owner.fill(blocks, wanted, self.slot_size)?;
+        }
+        self.rails.all_receives_posted();
+        Ok(())
     }
 
     /// The device for an offer to the server, or for one of the client. Of the devices that are equal
