@@ -169,6 +169,11 @@ impl<B: Block> Rails<B> {
         self.rails[rail].generation
     }
 
+    /// Whether the rail's queue pair has worked. A driver asks before it reports the end of it.
+    pub(crate) fn has_come_up(&self, rail: usize) -> bool {
+        self.rails[rail].backoff.up_since().is_some()
+    }
+
     /// The peer's device at the other end of a rail, whose keys READs over the rail use.
     pub(crate) fn peer_device(&self, rail: usize) -> usize {
         self.rails[rail].peer_device.into()

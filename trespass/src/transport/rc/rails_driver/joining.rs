@@ -128,7 +128,11 @@ impl<B: DeviceBlock> RailsDriver<B> {
             let port = &pair.owner.origin;
             match cause {
                 Some(RailCause::Move) => tracing::info!(rail, port, "a rail moves to an unused device"),
-                _ => tracing::warn!(rail, port, ?cause, "a rail has failed; the others go on"),
+                _ if self.rails.has_come_up(rail) => {
+                    tracing::warn!(rail, port, ?cause, "a rail has failed; the others go on");
+                }
+                // The two ports may not reach each other, which each connection finds again.
+                _ => tracing::info!(rail, port, ?cause, "a rail does not come up; the others go on"),
             }
             pair.owner.device.read_async_events();
             pair.owner.stop();
