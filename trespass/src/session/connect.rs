@@ -233,8 +233,7 @@ impl Config {
     /// The ports and times for further rails, if a connection may have them.
     ///
     /// A worker's connections share one completion queue, and shared receives belong to one device.
-    /// A number in immediate data has 13 bits, of which frames from other rails may be ahead. Only a
-    /// program that names several devices has rails, because each takes receives.
+    /// A number in immediate data has 13 bits, of which frames from other rails may be ahead.
     #[cfg(feature = "rdma")]
     fn rails_offer(
         &self,
@@ -243,7 +242,7 @@ impl Config {
         pool: &Pool,
         in_worker: bool,
     ) -> Option<RailsOffer> {
-        if in_worker || self.srq || self.rx_slots > RAILS_RX_SLOTS || self.devices.len() < 2 {
+        if in_worker || self.srq || self.rx_slots > RAILS_RX_SLOTS || self.devices.len() == 1 {
             return None;
         }
         let ports = find_rails(port, local, &self.devices, self.gid_index);
