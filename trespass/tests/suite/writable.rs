@@ -257,10 +257,18 @@ fn count_descriptors(fixture: &Fixture) {
     // Closed connections of earlier cases may still go.
     let is_about = |each: f64, expected: f64| (each - expected).abs() < 0.3;
     assert!(is_about(each(before), blocking), "{} descriptors a side, and not {blocking}", each(before));
+    let without_pairs = before;
     let before = descriptors();
     streams().for_each(|stream| assert!(is_ready(stream.as_fd(), PollFlags::IN, LONG)));
     assert!(is_about(each(before), 1.0), "{} for the set", each(before));
     let before = descriptors();
     streams().for_each(|stream| assert!(is_writable(stream, LONG)));
     assert!(is_about(each(before), 1.0), "{} for room", each(before));
+    // The next count must not see them go.
+    drop(pairs);
+    let deadline = Instant::now() + LONG;
+    while descriptors() > without_pairs {
+        assert!(Instant::now() < deadline, "{} descriptors after {without_pairs}", descriptors());
+        thread::sleep(Duration::from_millis(1));
+    }
 }
