@@ -9,7 +9,6 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::io::Errno;
 
 use crate::process::PerProcess;
 
@@ -50,7 +49,7 @@ impl Eventfds {
         for known in self.all().iter().filter_map(Weak::upgrade) {
             match rustix::io::write(&*known, &1_u64.to_ne_bytes()) {
                 // A full one has an event, too.
-                Ok(_) | Err(Errno::AGAIN) => (),
+                Ok(_) | Err(rustix::io::Errno::AGAIN) => (),
                 Err(error) => tracing::error!(%error, "who waits for a device cannot be woken"),
             }
         }
