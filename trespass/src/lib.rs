@@ -81,9 +81,8 @@
 //! (`config::tests::the_environment_goes_before_the_program`). The API behaves the same over both
 //! transports (`sim::invariants::i16_tcp_and_rdma_do_the_same`).
 //!
-//! Over RDMA a connection may use several NICs of both hosts ([`Builder::devices`]), and goes on
-//! over the others when one fails (`rails::further_rails_join`,
-//! `rails::a_thousand_failures_lose_nothing`).
+//! Over RDMA a connection uses several NICs of both hosts ([`Builder::devices`]), and goes on over the
+//! others when one fails (`rails::further_rails_join`, `rails::a_thousand_failures_lose_nothing`).
 //!
 //! ```no_run
 //! use trespass::{Builder, Policy};
@@ -256,6 +255,8 @@ pub mod connections;
 #[cfg(test)]
 mod corpus;
 mod error;
+#[cfg(any(target_os = "linux", target_os = "android"))]
+mod eventfds;
 #[cfg_attr(not(feature = "rdma"), allow(dead_code, reason = "what queue pairs alone need"))]
 mod handshake;
 #[cfg(feature = "local")]

@@ -281,8 +281,9 @@ impl Builder {
     /// [`rx_slots`](Self::rx_slots), it uses the first alone.
     ///
     /// An item may also have several, separated by commas. None may be named twice. An empty list
-    /// leaves the choice to the socket's address. A connection then uses one device, as with a list of
-    /// one. It replaces [`device`](Self::device). `TRESPASS_DEV`
+    /// leaves the choice to the socket's address, and adds the other devices with an active port of
+    /// the same link layer. It leaves out those with less than a quarter of the fastest one's rate. A
+    /// list of one device is that device alone. It replaces [`device`](Self::device). `TRESPASS_DEV`
     /// overrides it.
     ///
     /// ```

@@ -101,6 +101,11 @@ pub(crate) struct Rails<B> {
     /// The time of the last `tick`.
     ticked: Instant,
     has_begun_joining: bool,
+    /// Whether each queue pair has [`extra_receives`](Self::extra_receives). Before, it has
+    /// [`FIRST_RECEIVES`](Self::FIRST_RECEIVES).
+    has_all_receives: bool,
+    /// The client: whether the server has answered an offer, and so has all receives.
+    peer_has_answered: bool,
     /// The connection ends, so that no rail is added.
     is_finishing: bool,
     /// The number of times that a rail was chosen, for short requests and for those that are measured.
@@ -143,6 +148,8 @@ impl<B: Block> Rails<B> {
             active: u8::MAX,
             ticked: now,
             has_begun_joining: false,
+            has_all_receives: false,
+            peer_has_answered: false,
             is_finishing: false,
             choices: [0; 2],
             small: 0,
@@ -160,6 +167,11 @@ impl<B: Block> Rails<B> {
     #[cfg(test)]
     pub(crate) fn generation(&self, rail: usize) -> u32 {
         self.rails[rail].generation
+    }
+
+    /// Whether the rail's queue pair has worked. A driver asks before it reports the end of it.
+    pub(crate) fn has_come_up(&self, rail: usize) -> bool {
+        self.rails[rail].backoff.up_since().is_some()
     }
 
     /// The peer's device at the other end of a rail, whose keys READs over the rail use.
@@ -195,14 +207,36 @@ impl<B: Block> Rails<B> {
         5 * rails + 1
     }
 
+    /// The same before the first rail is added. Until the server has answered, the client offers one
+    /// rail at a time. An OFFER and a DOWN may be on the way, while one receive is not yet replaced.
+    pub(crate) const FIRST_RECEIVES: usize = 3;
+
     /// The receives that each queue pair must have posted before the connection grants `more`
     /// receives to the peer.
     ///
     /// A frame may come over any rail, so each has a receive for every frame that the peer may
     /// still send.
     pub(crate) fn receives_wanted(&self, protocol: &ProtocolMachine<B>, more: usize) -> usize {
-        let granted = (protocol.receives_outstanding() as usize).saturating_sub(self.early.len());
-        granted + more + Self::extra_receives(self.rails.len())
+        let extra = match self.has_all_receives {
+            true => Self::extra_receives(self.rails.len()),
+            false => Self::FIRST_RECEIVES,
+        };
+        self.receives_granted(protocol) + more + extra
+    }
+
+    fn receives_granted(&self, protocol: &ProtocolMachine<B>) -> usize {
+        (protocol.receives_outstanding() as usize).saturating_sub(self.early.len())
+    }
+
+    /// The receives that each queue pair must have before a rail is added, if it has fewer now. The
+    /// driver posts them, and reports that by [`all_receives_posted`](Self::all_receives_posted).
+    pub(crate) fn receives_to_add_rails(&self, protocol: &ProtocolMachine<B>) -> Option<usize> {
+        let all = self.receives_granted(protocol) + Self::extra_receives(self.rails.len());
+        (!self.has_all_receives).then_some(all)
+    }
+
+    pub(crate) fn all_receives_posted(&mut self) {
+        self.has_all_receives = true;
     }
 
     /// Whether a rail's queue pair must have those receives.

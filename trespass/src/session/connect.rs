@@ -19,6 +19,8 @@ use crate::pool::Pool;
 use crate::session::acceptor::Acceptor;
 use crate::session::connecting::PendingConnect;
 use crate::session::connection::{self, Connection};
+#[cfg(feature = "rdma")]
+use crate::session::port_events;
 use crate::transport::pools::pool_of;
 #[cfg(feature = "rdma")]
 use crate::transport::pools::pool_over;
@@ -231,8 +233,7 @@ impl Config {
     /// The ports and times for further rails, if a connection may have them.
     ///
     /// A worker's connections share one completion queue, and shared receives belong to one device.
-    /// A number in immediate data has 13 bits, of which frames from other rails may be ahead. Only a
-    /// program that names several devices has rails, because each takes receives.
+    /// A number in immediate data has 13 bits, of which frames from other rails may be ahead.
     #[cfg(feature = "rdma")]
     fn rails_offer(
         &self,
@@ -241,14 +242,21 @@ impl Config {
         pool: &Pool,
         in_worker: bool,
     ) -> Option<RailsOffer> {
-        if in_worker || self.srq || self.rx_slots > RAILS_RX_SLOTS || self.devices.len() < 2 {
+        if in_worker || self.srq || self.rx_slots > RAILS_RX_SLOTS || self.devices.len() == 1 {
             return None;
         }
         let ports = find_rails(port, local, &self.devices, self.gid_index);
         // A pool of the program may have other devices.
         let is_usable =
             |ports: &[_]| self.given_pool.is_none() || pool.register_in(&domains_of(ports)).is_ok();
-        (ports.len() > 1 && is_usable(&ports)).then(|| RailsOffer {
+        if ports.len() < 2 || !is_usable(&ports) {
+            return None;
+        }
+        if let Err(error) = port_events::watch(&ports) {
+            tracing::info!(%error, "the connection uses one device");
+            return None;
+        }
+        Some(RailsOffer {
             ports,
             join_after: self.rails_after,
             request_timeout: self.rail_timeout,

@@ -9,7 +9,7 @@
 //!   dropped connections. [`schedule`] is the order of its turns. `draining` destroys their queue
 //!   pairs. [`pending`] has the unfinished handshakes. Clients beyond a full backlog are told so
 //!   ([`overflow`]), and refused ones get an answer ([`refusal`]). [`control_keepalive`] keeps the TCP
-//!   connections beside RDMA.
+//!   connections beside RDMA. `port_events` reads what devices report about their ports.
 //! - [`stats`] logs the periodic summary. [`times`] are the durations of calls in it.
 
 pub(crate) mod acceptor;
@@ -34,6 +34,8 @@ pub(crate) mod listening;
 pub(crate) mod local_address;
 mod overflow;
 pub(crate) mod pending;
+#[cfg(feature = "rdma")]
+mod port_events;
 pub(crate) mod readiness;
 pub(crate) mod refusal;
 #[cfg(any(target_os = "linux", target_os = "android"))]

@@ -146,7 +146,7 @@ impl Wake for WakeHandle {
 mod system {
     use std::io;
     use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-    use std::sync::{Arc, Mutex, PoisonError, Weak};
+    use std::sync::Arc;
 
     use mio::Registry;
     use rustix::event::epoll::{self, EventData, EventFlags};
@@ -154,7 +154,7 @@ mod system {
     use rustix::io::Errno;
 
     use super::WAKER;
-    use crate::process::PerProcess;
+    use crate::eventfds::Eventfds;
 
     /// Wakes a set by a descriptor that is always readable, which a few sets share.
     #[derive(Debug)]
@@ -170,7 +170,7 @@ mod system {
 
     impl SetWaker {
         pub(super) fn new(registry: &Registry) -> io::Result<Self> {
-            let ready = always_readable()?;
+            let ready = ALWAYS_READABLE.take()?;
             epoll::add(registry.as_fd(), &ready, token(), EventFlags::ET)?;
             Ok(Self { set: registry.as_raw_fd(), ready })
         }
@@ -197,23 +197,8 @@ mod system {
         }
     }
 
-    /// Sets that share an always readable descriptor. The system allows few paths from one descriptor
-    /// through nested sets: 10 at the greatest depth.
-    const SETS: usize = 8;
-
-    /// A descriptor that is always readable, which a few sets of the process share. Nobody changes it.
-    fn always_readable() -> io::Result<Arc<OwnedFd>> {
-        static READY: PerProcess<Mutex<Vec<Weak<OwnedFd>>>> = PerProcess::new();
-        let mut all = READY.get().lock().unwrap_or_else(PoisonError::into_inner);
-        all.retain(|ready| ready.strong_count() > 0);
-        let few = all.iter().filter(|ready| ready.strong_count() < SETS);
-        if let Some(ready) = few.map(Weak::upgrade).find_map(|ready| ready) {
-            return Ok(ready);
-        }
-        let ready = Arc::new(eventfd(1, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?);
-        all.push(Arc::downgrade(&ready));
-        Ok(ready)
-    }
+    /// Descriptors that are always readable. Nobody changes them.
+    static ALWAYS_READABLE: Eventfds = Eventfds::new(1, 8);
 
     /// A descriptor that is readable while it is raised. While it is full it is not writable.
     #[derive(Debug)]

@@ -39,11 +39,31 @@ pub(crate) struct Fixture {
     target: Target,
     /// The listeners' address, which determines the device.
     host: IpAddr,
+    /// The system's devices.
+    devices: Vec<(String, IpAddr)>,
+    /// Connections name the device, and so use no other.
+    is_on_one_device: bool,
 }
 
 impl Fixture {
     pub(crate) fn new(target: Target, host: IpAddr) -> Self {
-        Self { target, host }
+        Self { target, host, devices: Vec::new(), is_on_one_device: false }
+    }
+
+    /// Over these devices of the system, one of which has the host's address.
+    pub(crate) fn over(self, devices: Vec<(String, IpAddr)>) -> Self {
+        Self { devices, ..self }
+    }
+
+    /// The same transport for connections that use one device.
+    pub(crate) fn on_one_device(&self) -> Self {
+        Self { is_on_one_device: true, ..self.clone() }
+    }
+
+    /// This one, and if its connections may use several devices, also the one for a single device.
+    pub(crate) fn with_and_without_rails(&self) -> Vec<Self> {
+        let single = self.has_rails().then(|| self.on_one_device());
+        [self.clone()].into_iter().chain(single).collect()
     }
 
     /// The same transport at another address of the host.
@@ -78,8 +98,13 @@ impl Fixture {
         let builder = Builder::new();
         match self.target {
             Target::Tcp => builder.policy(Policy::TcpOnly),
+            Target::SoftRails if self.is_on_one_device => builder.devices(["soft0"]),
+            Target::System if self.is_on_one_device => {
+                let own = self.devices.iter().filter(|(_, address)| *address == self.host);
+                builder.devices(own.map(|(name, _)| name))
+            }
             Target::Soft | Target::System => builder,
-            Target::SoftRails => builder.devices(["soft0", "soft1", "soft2"]).rails_after(0),
+            Target::SoftRails => builder.rails_after(0),
             Target::SoftShared => builder.srq(true).__srq_alone(true).srq_size(1024),
             Target::SoftByCm | Target::SystemByCm => builder.bootstrap(Bootstrap::RdmaCm),
         }
@@ -113,9 +138,10 @@ impl Fixture {
         self.target == Target::SoftShared
     }
 
-    /// Whether connections have several queue pairs.
+    /// Whether connections may have several queue pairs.
     pub(crate) fn has_rails(&self) -> bool {
-        self.target == Target::SoftRails
+        let has_several = self.target == Target::SoftRails || self.devices.len() > 1;
+        has_several && !self.is_on_one_device
     }
 
     /// Whether connections start with the connection manager.

@@ -191,6 +191,9 @@ fn run_at(
     idle::add(&mut suite);
     memory::add(&mut suite);
     parity::add(&mut suite);
-    let fixture = host.clone().map(|host| Fixture::new(target, host));
+    let fixture = host.clone().map(|host| {
+        let fixture = Fixture::new(target, host);
+        if target == Target::System { fixture.over(system::devices().unwrap_or_default()) } else { fixture }
+    });
     suite.run(&test_harness::arguments(), &fixture, terms)
 }

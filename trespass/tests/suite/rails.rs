@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::event::epoll;
 use sideway::soft::{self, faults};
 use test_harness::{Outcome, RunOptions, Suite, cases};
 use trespass::{Builder, SeqPacket, Stats, Stream};
@@ -30,7 +31,7 @@ pub(crate) fn run(part: &'static str) -> ExitCode {
     cases!(suite: further_rails_join, failures_of_single_requests_are_not_visible, hung_requests_are_given_up,
         ports_that_flap_are_not_visible, a_thousand_failures_lose_nothing, without_a_rail_the_connection_fails,
         sources_that_the_peer_may_still_read_are_kept, one_device_is_one_rail,
-        a_program_that_computes_repeats_its_frames, a_silent_device_of_an_idle_connection_is_given_up);
+        a_program_that_computes_repeats_its_frames, a_silent_device_of_an_idle_connection_is_given_up, sets_take_many_connections);
     let fixture = Ok(Fixture::new(Target::SoftRails, Ipv4Addr::LOCALHOST.into()));
     suite.run(
         &test_harness::arguments(),
@@ -104,6 +105,22 @@ fn until_all_join<E>(ends: &mut [E; 2], stats: fn(&E) -> Stats, exchange: impl F
         assert!(Instant::now() < deadline, "{:?}", [stats(&ends[0]), stats(&ends[1])]);
         exchange(ends);
     }
+}
+
+/// The kernel limits how many nested sets may have one descriptor.
+fn sets_take_many_connections(fixture: &Fixture) -> Outcome {
+    faults::clear();
+    let config = || builder(fixture).rails_after(u64::MAX);
+    let set = || epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+    let [inner, outer] = [set(), set()];
+    let (number, flags) = (epoll::EventData::new_u64(0), epoll::EventFlags::IN | epoll::EventFlags::ET);
+    epoll::add(&outer, &inner, number, flags).unwrap();
+    let ends: Vec<_> = (0..120).flat_map(|_| streams(fixture, &config())).collect();
+    for end in &ends {
+        epoll::add(&inner, end, number, flags).unwrap();
+        epoll::add(&inner, end.writable_fd().unwrap(), number, flags).unwrap();
+    }
+    Ok(())
 }
 
 /// Each device carries requests.

@@ -146,7 +146,7 @@ impl<B: Block> Rails<B> {
 
     /// When the client may offer a rail again that is down.
     pub(super) fn offer_deadline(&self, at: usize) -> Option<Instant> {
-        let retry_at = self.rails[at].retry_at.filter(|_| !self.is_finishing)?;
+        let retry_at = self.rails[at].retry_at.filter(|_| !self.is_finishing && self.peer_takes_offers())?;
         Some(if self.device_to_offer(at).is_some() { retry_at } else { retry_at.max(self.ticked + LOOK) })
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::super::message::{RailFrame, RailMessage};
-use super::super::rail::{RailCause, RailState, UnconfirmedSend};
+use super::super::rail::{Rail, RailCause, RailState, UnconfirmedSend};
 use super::{PeerOffer, RailCommand, Rails};
 use crate::protocol::{Block, ProtocolError, ProtocolMachine};
 use crate::wire::{Endpoint, Role};
@@ -25,6 +25,12 @@ impl<B: Block> Rails<B> {
                 self.rails.iter_mut().skip(1).for_each(|rail| rail.retry_at = Some(now));
             }
         }
+    }
+
+    /// Whether the server has receives for another offer.
+    pub(super) fn peer_takes_offers(&self) -> bool {
+        let is_settled = |rail: &Rail| matches!(rail.state, RailState::Down | RailState::Up);
+        self.peer_has_answered || self.rails.iter().all(is_settled)
     }
 
     pub(super) fn begin_offer(&mut self, at: usize) {
@@ -103,6 +109,7 @@ impl<B: Block> Rails<B> {
             RailMessage::Answer { device, endpoint } if !is_server => {
                 let rail = &mut self.rails[at];
                 if generation == own && matches!(rail.state, RailState::Offered { .. }) {
+                    self.peer_has_answered = true;
                     rail.peer_device = device;
                     // The server has agreed on the end of the generations before.
                     rail.downs = [None; 2];

@@ -6,8 +6,12 @@ use std::time::Duration;
 use super::fabric::Disturbance;
 use super::{Plan, Run};
 use crate::protocol::{Block, ConnectionKind, Purpose};
-use crate::rails::RailState;
+use crate::rails::{RailState, Rails};
+use crate::sim::memory::SimBlock;
 use crate::sim::rng::SimRng;
+
+/// The server's queue pair of the handshake.
+const SERVER: usize = 1;
 
 /// A directed step: everything that can move, moves.
 fn settle(run: &mut Run, rng: &mut SimRng, time: Duration) {
@@ -156,6 +160,26 @@ fn a_port_of_the_client_is_waited_for() {
     settle(&mut run, &mut rng, Duration::from_secs(2));
     assert_eq!((all_up(&run), devices(&run)), (true, [Some(0), Some(1)]));
     assert_eq!(run.ends[1].rails.counters().moves, 0);
+}
+
+/// a server that makes no calls gets an OFFER and a DOWN, for which it has receives.
+#[test]
+fn a_silent_server_is_offered_one_rail() {
+    let mut rng = SimRng::new(12);
+    let plan = Plan { rails: 4, ..idle_plan(&mut rng) };
+    let mut run = Run::new(12, plan);
+    let (before, until) = (run.fabric.receives(SERVER), run.now + Duration::from_secs(20));
+    while run.now < until {
+        run.ends[0].turn(&mut run.fabric, run.now, &mut rng);
+        while run.fabric.step(run.now, &mut rng) {}
+        run.now += Duration::from_millis(10);
+    }
+    let taken = before - run.fabric.receives(SERVER);
+    assert_eq!(taken, 2);
+    assert!(taken < Rails::<SimBlock>::FIRST_RECEIVES);
+    settle(&mut run, &mut rng, Duration::from_secs(60));
+    let states: Vec<_> = (0..4).map(|rail| run.ends[1].rails.state(rail)).collect();
+    assert_eq!(states, [RailState::Up; 4]);
 }
 
 /// a port of the server that goes down and up all the time does not make its rail come and go as often.

@@ -217,6 +217,10 @@ impl RailsEnd {
     fn execute(&mut self, fabric: &mut Fabric, command: RailCommand, now: Instant, rng: &mut SimRng) {
         match command {
             RailCommand::Create { rail, offer } => {
+                self.replenish(fabric);
+                if !self.post_all_receives(fabric) {
+                    return self.rails.created(rail, None, now);
+                }
                 let device = match &offer {
                     Some(offer) => self.rails.device_to_answer(offer, |device| device != rail),
                     None => self.rails.device_to_offer(rail),
@@ -275,8 +279,23 @@ impl RailsEnd {
     /// Posts the receives that a rail lacks for `more` that the connection wants to grant. Returns
     /// whether it has them.
     fn post_receives(&mut self, fabric: &mut Fabric, rail: usize, more: usize) -> bool {
-        let Some(SimRail { qp, .. }) = &self.pairs[rail] else { return false };
         let wanted = self.rails.receives_wanted(&self.protocol, more);
+        self.fill(fabric, rail, wanted)
+    }
+
+    /// Posts what messages about several rails need, before the first of these is sent.
+    fn post_all_receives(&mut self, fabric: &mut Fabric) -> bool {
+        let Some(wanted) = self.rails.receives_to_add_rails(&self.protocol) else { return true };
+        let has_all =
+            (0..self.pairs.len()).all(|rail| self.pairs[rail].is_none() || self.fill(fabric, rail, wanted));
+        if has_all {
+            self.rails.all_receives_posted();
+        }
+        has_all
+    }
+
+    fn fill(&mut self, fabric: &mut Fabric, rail: usize, wanted: usize) -> bool {
+        let Some(SimRail { qp, .. }) = &self.pairs[rail] else { return false };
         while fabric.receives(*qp) < wanted {
             let block = self.spare.pop().or_else(|| self.memory.take(self.slot_size, Purpose::Receive));
             let Some(block) = block else { return false };

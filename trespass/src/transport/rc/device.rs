@@ -21,6 +21,7 @@ use sideway::topology::Topology;
 use super::choice::{Candidate, PortStatus, choose};
 use super::resources::{lacking, no_device};
 use crate::config::environment::DeviceName;
+use crate::eventfds::Eventfds;
 use crate::handshake::Terms;
 use crate::process::PerProcess;
 use crate::protocol::DEVICES_MAX;
@@ -111,14 +112,14 @@ impl RdmaDevice {
     }
 
     /// Reads the device's asynchronous events. Each one that does not concern a queue pair drops
-    /// cached lookups of the device. After a fatal event, or an error here, the device is not used
-    /// for new connections.
-    pub(crate) fn read_async_events(&self) {
-        cache().read_async_events(self);
+    /// cached lookups of the device, and wakes connections over several devices. After a fatal event,
+    /// or an error here, the device is not used for new connections. Returns whether it is used.
+    pub(crate) fn read_async_events(&self) -> bool {
+        cache().read_async_events(self)
     }
 
     /// The descriptor that is readable while the device has events.
-    pub(super) fn events_descriptor(&self) -> RawFd {
+    pub(crate) fn events_descriptor(&self) -> RawFd {
         self.events.as_raw_fd()
     }
 
@@ -256,6 +257,10 @@ impl CachedPort {
     }
 }
 
+/// Descriptors with an event whenever a device of the process has reported something about its ports
+/// or itself, for connections over several devices.
+pub(super) static PORT_EVENTS: Eventfds = Eventfds::new(0, 4);
+
 #[derive(Debug, Default)]
 struct DeviceCache {
     devices: Vec<Arc<RdmaDevice>>,
@@ -272,8 +277,8 @@ impl DeviceCache {
     /// Reads the device's events. Unless they concern a queue pair, they drop cached lookups of
     /// that device, because the next result may differ. A failed device, with its pools, is not
     /// used for new connections.
-    fn read_async_events(&mut self, device: &RdmaDevice) {
-        let mut failed = false;
+    fn read_async_events(&mut self, device: &RdmaDevice) -> bool {
+        let (mut failed, mut tells) = (false, false);
         loop {
             let event = match device.events.try_next() {
                 Ok(Some(event)) => event,
@@ -296,6 +301,7 @@ impl DeviceCache {
             failed |= kind == AsyncEventType::DeviceFatal;
             if !matches!(element, AsyncElement::QueuePair { .. }) {
                 self.ports.retain(|cache| !cache.uses(device));
+                tells = true;
             }
         }
         if failed {
@@ -303,6 +309,10 @@ impl DeviceCache {
             self.devices.retain(|cache| !std::ptr::eq(&**cache, device));
             forget_pools_of(&device.domain);
         }
+        if failed || tells {
+            PORT_EVENTS.raise_all();
+        }
+        self.devices.iter().any(|cache| std::ptr::eq(&**cache, device))
     }
 }
 

@@ -17,7 +17,7 @@ use super::DeviceBlock;
 use super::cq_dispatcher::{CompletedRequest, CqSlot, WorkCompletion};
 use super::device::DevicePort;
 use super::queue_pair::QueuePairOwner;
-use super::rails_driver::RailsPlan;
+use super::rails_driver::{ChannelSet, RailsPlan};
 use super::resources::pool_exhausted;
 use super::wr_id::{self, WrId};
 use crate::config::Config;
@@ -90,7 +90,7 @@ pub(crate) struct RcPath<P: Blocks<Block: DeviceBlock>> {
     /// What this side offers for further rails.
     rails: Option<RailsOffer>,
     /// The set of descriptors of the rails' completion channels, which must not fail later.
-    channels: Option<mio::Poll>,
+    channels: Option<ChannelSet>,
 }
 
 /// What one side chose for the rails of a connection.
@@ -338,7 +338,7 @@ impl<P: Blocks<Block: DeviceBlock>> DataPath for RcPath<P> {
     fn prepare(&mut self, attempt: Attempt) -> Result<Endpoint, Unavailable> {
         let DevicePort { device, .. } = &self.port;
         if self.rails.is_some() {
-            self.channels = Some(mio::Poll::new().map_err(|error| device.lacks(Cause::Resources, &error))?);
+            self.channels = Some(ChannelSet::new().map_err(|error| device.lacks(Cause::Resources, &error))?);
         }
         let pair = QueuePairOwner::new(device, &self.port.describe(), &self.parameters, self.slot.as_ref())?;
         let (own, endpoint) = endpoint_of(&pair.qp, &self.port, &self.parameters)?;
@@ -355,7 +355,7 @@ impl<P: Blocks<Block: DeviceBlock>> DataPath for RcPath<P> {
         // From now on the queue pair may take shared receives.
         prepared.first = agreed.first_slots.0 as usize;
         if agreed.features.has(Features::RAILS) {
-            prepared.extra = Rails::<P::Block>::extra_receives(rails_of(agreed));
+            prepared.extra = Rails::<P::Block>::FIRST_RECEIVES;
         }
         reserve_first(pair, agreed.first_slots.0)?;
         let reads = agreed_reads(agreed, parameters);

@@ -5,20 +5,22 @@
 //! descriptors, because rails come and go while others wait for that set.
 
 mod at_once;
+mod channels;
 mod joining;
 mod polling;
 
 use std::io;
 use std::net::TcpStream;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use mio::unix::SourceFd;
-use mio::{Events, Interest, Poll, Registry, Token};
+use mio::{Interest, Registry, Token};
 use sideway::ibverbs::completion::WorkCompletionStatus;
 use sideway::ibverbs::queue_pair::{PostSendGuard, QueuePair, WorkRequestFlags};
 
+pub(super) use self::channels::ChannelSet;
 use self::polling::TurnClock;
 use super::DeviceBlock;
 use super::close_phase::{ClosePhase, UnsentState};
@@ -39,15 +41,12 @@ use crate::protocol::{
 use crate::rails::{RailCause, RailItem, Rails, RailsSetup};
 use crate::transport::{Driver, PollScope, Sources, SystemEvent};
 
-/// The tokens of the devices' events begin here; those of completion channels are below.
-const DEVICE_EVENTS: usize = 64;
 /// What a connection needs for further rails.
 pub(crate) struct RailsPlan {
     /// The ports of this side's devices; the handshake has used the first.
     pub(crate) ports: Vec<DevicePort>,
     pub(crate) setup: RailsSetup,
-    /// For the completion channels.
-    pub(crate) channels: Poll,
+    pub(crate) channels: ChannelSet,
 }
 
 /// The queue pair of a rail.
@@ -69,9 +68,7 @@ pub(crate) struct RailsDriver<B: DeviceBlock> {
     parameters: QpParameters,
     /// The READs of a queue pair, outgoing and incoming.
     reads: (u8, u8),
-    /// The completion channels.
-    channels: Poll,
-    events: Events,
+    channels: ChannelSet,
     may_have_events: bool,
     control: ControlChannel,
     slot_size: usize,
@@ -112,14 +109,6 @@ impl<B: DeviceBlock> RailsDriver<B> {
         if let Some(dispatcher) = pair.own_dispatcher() {
             dispatcher.register(channels.registry(), Token(0))?;
         }
-        for (index, port) in ports.iter().enumerate() {
-            let events = port.device.events_descriptor();
-            // Two ports of one device share it.
-            if !ports[..index].iter().any(|other| Arc::ptr_eq(&other.device, &port.device)) {
-                let token = Token(DEVICE_EVENTS + index);
-                channels.registry().register(&mut SourceFd(&events), token, Interest::READABLE)?;
-            }
-        }
         pairs[0] = Some(RailPair { owner: pair, device: 0, own: None, to_post: Vec::new() });
         Ok(Self {
             rails: Rails::new(setup, 0, Instant::now()),
@@ -128,7 +117,6 @@ impl<B: DeviceBlock> RailsDriver<B> {
             parameters,
             reads,
             channels,
-            events: Events::with_capacity(crate::protocol::DEVICES_MAX),
             may_have_events: true,
             control: ControlChannel::from_socket(socket),
             slot_size,
@@ -530,10 +518,7 @@ impl<B: DeviceBlock> RailsDriver<B> {
     /// Reads which channels have events.
     fn take_channel_events(&mut self) {
         if std::mem::replace(&mut self.may_have_events, false) {
-            // An interrupted or failed call finds nothing, and the dispatchers look by themselves.
-            let _ = self.channels.poll(&mut self.events, Some(Duration::ZERO));
-            let reported = self.events.iter().filter_map(|event| event.token().0.checked_sub(DEVICE_EVENTS));
-            reported.for_each(|device| self.ports[device].device.read_async_events());
+            self.channels.take_events();
             self.look_at_ports();
             for rail in 0..self.pairs.len() {
                 self.dispatch(rail, "reading an event", |dispatcher| {
@@ -643,12 +628,12 @@ impl<B: DeviceBlock> Drop for RailsDriver<B> {
 impl<P: Blocks<Block: DeviceBlock>> Driver<P> for RailsDriver<P::Block> {
     fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
         self.control.register(registry, token)?;
-        registry.register(&mut SourceFd(&self.channels.as_raw_fd()), token, Interest::READABLE)
+        registry.register(&mut SourceFd(&self.channels.descriptor()), token, Interest::READABLE)
     }
 
     fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
         self.control.deregister(registry)?;
-        registry.deregister(&mut SourceFd(&self.channels.as_raw_fd()))
+        registry.deregister(&mut SourceFd(&self.channels.descriptor()))
     }
 
     fn on_event(&mut self, event: SystemEvent) {
@@ -659,12 +644,12 @@ impl<P: Blocks<Block: DeviceBlock>> Driver<P> for RailsDriver<P::Block> {
     fn sources(&mut self, sources: &mut Sources) {
         if self.phase != ClosePhase::Over {
             self.control.sources(sources);
-            sources.add(self.channels.as_raw_fd(), libc::POLLIN);
+            sources.add(self.channels.descriptor(), libc::POLLIN);
         }
     }
 
     fn room_sources(&mut self) -> Vec<(RawFd, Interest)> {
-        let descriptors = [self.channels.as_raw_fd(), self.control.descriptor()];
+        let descriptors = [self.channels.descriptor(), self.control.descriptor()];
         descriptors.map(|descriptor| (descriptor, Interest::READABLE)).to_vec()
     }
 

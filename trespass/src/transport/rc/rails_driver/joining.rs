@@ -47,12 +47,15 @@ impl<B: DeviceBlock> RailsDriver<B> {
         &mut self,
         rail: usize,
         offer: Option<PeerOffer>,
-        protocol: &ProtocolMachine<B>,
+        protocol: &mut ProtocolMachine<B>,
         blocks: &mut P,
     ) -> Result<(u8, Endpoint), Unavailable> {
+        // Also in place of the receives that offers have taken.
+        self.replenish(protocol, blocks);
         if self.is_limited || protocol.is_finishing() {
             return Err(Unavailable::new(Cause::PeerGaveUp, "the connection ends"));
         }
+        self.post_all_receives(protocol, blocks)?;
         let device = self.device_for(rail, offer.as_ref());
         let device = device.ok_or_else(|| Unavailable::new(Cause::DeviceFailed, "no port is active"))?;
         let port = &self.ports[device];
@@ -71,10 +74,26 @@ impl<B: DeviceBlock> RailsDriver<B> {
         Ok((device as u8, endpoint))
     }
 
+    /// Posts the receives that messages about several rails need, before the first of these comes.
+    fn post_all_receives<P: Blocks<Block = B>>(
+        &mut self,
+        protocol: &ProtocolMachine<B>,
+        blocks: &mut P,
+    ) -> Result<(), Unavailable> {
+        let Some(wanted) = self.rails.receives_to_add_rails(protocol) else { return Ok(()) };
+        for RailPair { owner, .. } in self.pairs.iter_mut().flatten() {
+            owner.fill(blocks, wanted, self.slot_size)?;
+        }
+        self.rails.all_receives_posted();
+        Ok(())
+    }
+
     /// The device for an offer to the server, or for one of the client. Of the devices that are equal
     /// otherwise, the server takes the one whose address is most like the offered one.
     fn device_for(&mut self, rail: usize, offer: Option<&PeerOffer>) -> Option<usize> {
-        self.ports.iter().for_each(|port| port.device.read_async_events());
+        self.ports.iter().for_each(|port| {
+            port.device.read_async_events();
+        });
         self.look_at_ports();
         let Some(offer) = offer else { return self.rails.device_to_offer(rail) };
         let count = self.ports.len();
@@ -111,7 +130,11 @@ impl<B: DeviceBlock> RailsDriver<B> {
             let port = &pair.owner.origin;
             match cause {
                 Some(RailCause::Move) => tracing::info!(rail, port, "a rail moves to an unused device"),
-                _ => tracing::warn!(rail, port, ?cause, "a rail has failed; the others go on"),
+                _ if self.rails.has_come_up(rail) => {
+                    tracing::warn!(rail, port, ?cause, "a rail has failed; the others go on");
+                }
+                // The two ports may not reach each other, which each connection finds again.
+                _ => tracing::info!(rail, port, ?cause, "a rail does not come up; the others go on"),
             }
             pair.owner.device.read_async_events();
             pair.owner.stop();
