@@ -5,8 +5,8 @@
 //! cargo bench -p trespass --bench windows
 //! ```
 //!
-//! `TRESPASS_BENCH_ROUNDS` sets the number of rounds, and `TRESPASS_BENCH_ROWS` has words of the rows to
-//! measure, such as `fetch_add`.
+//! `TRESPASS_BENCH_ROUNDS` sets the number of rounds, and `TRESPASS_BENCH_ROWS` has words of the rows
+//! to measure, such as `fetch_add`.
 
 use std::error::Error;
 use std::process::{Command, Stdio};
@@ -100,7 +100,7 @@ fn owner() -> Result<()> {
     println!("{}", listener.local_addr()?);
     let windows = Windows::over(listener.accept()?.0, &WindowConfig::new().protection(Protection::Domain))?;
     let window = windows.offer(windows.buffer(LEN)?, LEN, Access::ALL, None).map_err(|(error, _)| error)?;
-    let mut verbs = Verbs::new(LEN)?;
+    let mut verbs = VerbsEnd::new(LEN)?;
     windows.send_message(&window.key().to_bytes())?;
     windows.send_message(&verbs.describe())?;
     verbs.connect(&windows.next_message()?)?;
@@ -112,7 +112,7 @@ fn owner() -> Result<()> {
 fn client(addr: &str) -> Result<()> {
     let windows = Windows::connect(addr)?;
     let key = WindowKey::from_bytes(&windows.next_message()?)?;
-    let mut verbs = Verbs::new(DEPTH * LEN)?;
+    let mut verbs = VerbsEnd::new(DEPTH * LEN)?;
     let peer = windows.next_message()?;
     windows.send_message(&verbs.describe())?;
     verbs.connect(&peer)?;
@@ -215,7 +215,7 @@ fn wait(pending: &mut std::collections::VecDeque<trespass::window::PendingBlock>
 }
 
 /// A queue pair with memory for what it sends and what its peer reaches.
-struct Verbs {
+struct VerbsEnd {
     qp: GenericQueuePair,
     cq: GenericCompletionQueue,
     memory: RegisteredBuffer,
@@ -224,7 +224,7 @@ struct Verbs {
     peer: (u64, u32),
 }
 
-impl Verbs {
+impl VerbsEnd {
     fn new(len: usize) -> Result<Self> {
         let context = DeviceList::new()?.first()?.open()?;
         let (domain, path) = (context.alloc_pd()?, LocalPath::choose(&context, 1, None)?);
@@ -297,15 +297,26 @@ impl Verbs {
                 let remote = remote + (posted * len % LEN) as u64;
                 let mut list = self.qp.start_post_send();
                 let work = list.construct_wr(posted as u64, WorkRequestFlags::Signaled);
-                // SAFETY: the memory lives as long as the queue pair, the ranges lie in it, and nobody
-                // refers to its bytes.
                 match verb {
                     Verb::Put if depth == 1 => work.setup_write(rkey, remote).setup_inline_data(&bytes),
-                    Verb::Put => unsafe { work.setup_write(rkey, remote).setup_sge(lkey, local, len as u32) },
-                    Verb::Get => unsafe { work.setup_read(rkey, remote).setup_sge(lkey, local, len as u32) },
-                    Verb::FetchAdd => unsafe {
-                        work.setup_atomic_fetch_add(rkey, self.peer.0, 1).setup_sge(lkey, local, 8);
-                    },
+                    Verb::Put => {
+                        let write = work.setup_write(rkey, remote);
+                        // SAFETY: the range lies in the memory, which lives as long as the queue pair, and
+                        // nobody writes to it.
+                        unsafe { write.setup_sge(lkey, local, len as u32) };
+                    }
+                    Verb::Get => {
+                        let read = work.setup_read(rkey, remote);
+                        // SAFETY: the range lies in the memory, which lives as long as the queue pair, and
+                        // nobody refers to its bytes.
+                        unsafe { read.setup_sge(lkey, local, len as u32) };
+                    }
+                    Verb::FetchAdd => {
+                        let add = work.setup_atomic_fetch_add(rkey, self.peer.0, 1);
+                        // SAFETY: the range lies in the memory, which lives as long as the queue pair, and
+                        // nobody refers to its bytes.
+                        unsafe { add.setup_sge(lkey, local, 8) };
+                    }
                 }
                 list.post()?;
                 posted += 1;

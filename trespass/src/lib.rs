@@ -289,6 +289,7 @@ pub use pool::{Block, Pool, PoolConfig, PoolError, PoolStats};
 pub use session::buffers::{Completion, Part, Progress, RecvBuf, SendRefused, Ticket};
 pub use session::readiness::Readiness;
 pub use session::stats::Stats;
+pub use session::times::OperationCounts;
 pub use wire::{Cause, Kind, Policy, RejectReason};
 
 /// Entry points for the fuzz targets in `fuzz/`.

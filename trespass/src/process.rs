@@ -116,33 +116,52 @@ impl<T: Send + Sync> PerProcess<T> {
 pub(crate) struct CallGate {
     in_use: AtomicBool,
     process: Process,
-    /// The process, or [`VISITED`] during a visit.
+    /// [`VISITED`] during a visit, else `between_visits`.
     admits: AtomicU32,
+    /// The process, or [`TIMED`].
+    between_visits: u32,
 }
 
 /// No call may begin, because the service thread is in the connection.
 const VISITED: u32 = ENDED - 1;
 
+/// No call begins at once, so that those that are not timed need no other test.
+const TIMED: u32 = ENDED - 2;
+
 impl CallGate {
     pub(crate) fn new() -> Self {
-        Self::of(Process::current())
+        Self::of(Process::current(), false)
     }
 
-    fn of(process: Process) -> Self {
-        Self { in_use: AtomicBool::new(false), process, admits: AtomicU32::new(process.0) }
+    /// If `is_timed`, [`enters_at_once`](Self::enters_at_once) is false for each call.
+    pub(crate) fn timed(is_timed: bool) -> Self {
+        Self::of(Process::current(), is_timed)
+    }
+
+    fn of(process: Process, is_timed: bool) -> Self {
+        let between_visits = if is_timed { TIMED } else { process.0 };
+        let admits = AtomicU32::new(between_visits);
+        Self { in_use: AtomicBool::new(false), process, admits, between_visits }
+    }
+
+    pub(crate) fn is_timed(&self) -> bool {
+        self.between_visits == TIMED
     }
 
     /// Begins a call. A visit of the service thread ends first. If it fails, `else_in_use` is the mark
     /// from now on.
     #[inline]
     pub(crate) fn enter(&self, else_in_use: bool) -> io::Result<()> {
+        if self.enters_at_once() { Ok(()) } else { self.enter_late(else_in_use) }
+    }
+
+    /// Begins a call, unless there is a visit, the process is another one or calls are timed. Then
+    /// [`enter`](Self::enter) follows.
+    #[inline]
+    pub(crate) fn enters_at_once(&self) -> bool {
         self.mark();
         // Acquire, because the call sees what the last visit has done.
-        if self.admits.load(Ordering::Acquire) == MAY_CALL.load(Ordering::Relaxed) {
-            Ok(())
-        } else {
-            self.enter_late(else_in_use)
-        }
+        self.admits.load(Ordering::Acquire) == MAY_CALL.load(Ordering::Relaxed)
     }
 
     #[cold]
@@ -218,8 +237,8 @@ pub(crate) struct GateVisit<'a>(&'a CallGate);
 
 impl Drop for GateVisit<'_> {
     fn drop(&mut self) {
-        let CallGate { admits, process, .. } = self.0;
-        admits.store(process.0, Ordering::Release);
+        let CallGate { admits, between_visits, .. } = self.0;
+        admits.store(*between_visits, Ordering::Release);
     }
 }
 
@@ -455,7 +474,11 @@ mod models {
 
     impl Guarded {
         fn new() -> Arc<Self> {
-            Arc::new(Self { gate: CallGate::of(Process(0)), connection: UnsafeCell::new(0) })
+            Self::of(false)
+        }
+
+        fn of(is_timed: bool) -> Arc<Self> {
+            Arc::new(Self { gate: CallGate::of(Process(0), is_timed), connection: UnsafeCell::new(0) })
         }
 
         /// A call. Returns whether it was in the connection.
@@ -495,11 +518,20 @@ mod models {
         });
     }
 
-    /// The service thread visits while the owner makes calls.
     #[test]
     fn a_call_and_a_visit_do_not_meet() {
-        loom::model(|| {
-            let guarded = Guarded::new();
+        visit_while_the_owner_calls(false);
+    }
+
+    #[test]
+    fn a_timed_call_and_a_visit_do_not_meet() {
+        visit_while_the_owner_calls(true);
+    }
+
+    /// The service thread visits while the owner makes calls.
+    fn visit_while_the_owner_calls(is_timed: bool) {
+        loom::model(move || {
+            let guarded = Guarded::of(is_timed);
             let serving = {
                 let guarded = guarded.clone();
                 thread::spawn(move || {

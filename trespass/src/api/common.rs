@@ -254,11 +254,10 @@ macro_rules! common {
             /// Those of a write. The error contains the block.
             pub fn send_buf(&mut self, block: Block, len: usize) -> Result<Ticket, SendRefused> {
                 let mut block = Some(block);
-                let taken = self.0.exclusive().and_then(|mut caller| {
-                    let taken =
-                        caller.call(Direction::Write, |connection| connection.send_block(&mut block, len));
-                    caller.finish_lending(taken)
-                });
+                let lend = |caller: &mut Caller<'_>| {
+                    caller.lend(|connection| connection.send_block(&mut block, len))
+                };
+                let taken = self.0.transfer(Direction::Write, lend, |_| Some(len));
                 match (taken, block) {
                     (Ok(ticket), _) => Ok(ticket),
                     (Err(error), Some(block)) => Err(SendRefused { error, block }),
@@ -279,9 +278,10 @@ macro_rules! common {
             ///
             /// Those of a write. The blocks then stay in the vector.
             pub fn send_blocks(&mut self, blocks: &mut Vec<(Block, usize)>) -> io::Result<Ticket> {
-                let mut caller = self.0.exclusive()?;
-                let taken = caller.call(Direction::Write, |connection| connection.send_blocks(blocks));
-                caller.finish_lending(taken)
+                // The call empties the vector.
+                let bytes = if self.0.is_timed() { blocks.iter().map(|(_, len)| *len).sum() } else { 0 };
+                let lend = |caller: &mut Caller<'_>| caller.lend(|connection| connection.send_blocks(blocks));
+                self.0.transfer(Direction::Write, lend, |_| Some(bytes))
             }
 
             /// Returns a lent block whose send is complete. It does not wait: other calls find the

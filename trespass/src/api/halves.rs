@@ -8,7 +8,9 @@ use std::sync::Arc;
 use crate::api::seq_packet::SeqPacket;
 use crate::api::stream::Stream;
 use crate::session::buffers::{Part, RecvBuf};
+use crate::session::caller::Caller;
 use crate::session::connection::{Connection, Direction};
+use crate::session::times::moved;
 
 macro_rules! halves {
     ($type:ident, $receiving:ident, $sending:ident, $takes:literal, $gives:literal) => {
@@ -114,7 +116,8 @@ impl ReadHalf {
     ///
     /// Those of a read.
     pub fn recv_buf(&mut self) -> io::Result<RecvBuf> {
-        self.0.0.shared()?.call(Direction::Read, Connection::recv_chunk)
+        let receive = |caller: &mut Caller<'_>| caller.recv_chunk();
+        self.0.0.shared_transfer(Direction::Read, receive, |bytes| moved(&bytes.len()))
     }
 }
 
@@ -149,7 +152,7 @@ impl RecvHalf {
     ///
     /// Those of [`SeqPacket::recv`].
     pub fn recv(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.0.0.shared()?.recv(buffer)
+        self.0.0.shared_transfer(Direction::Read, |caller| caller.recv(buffer), |len| Some(*len))
     }
 
     /// Receives the arrived bytes of a message, or its next part, as [`SeqPacket::recv_part`] does.
@@ -158,7 +161,7 @@ impl RecvHalf {
     ///
     /// Those of [`recv`](Self::recv), except for sizes.
     pub fn recv_part(&mut self, buffer: &mut [u8]) -> io::Result<Part> {
-        self.0.0.shared()?.recv_part(buffer)
+        self.0.0.recv_part_shared(buffer)
     }
 
     /// Receives a message without a copy, as [`SeqPacket::recv_buf`] does.
@@ -167,7 +170,8 @@ impl RecvHalf {
     ///
     /// Those of [`recv`](Self::recv).
     pub fn recv_buf(&mut self) -> io::Result<RecvBuf> {
-        self.0.0.shared()?.call(Direction::Read, Connection::recv_buf)
+        let receive = |caller: &mut Caller<'_>| caller.call(Direction::Read, Connection::recv_buf);
+        self.0.0.shared_transfer(Direction::Read, receive, |message| Some(message.len()))
     }
 }
 
@@ -187,7 +191,7 @@ impl SendHalf {
     ///
     /// Those of [`send`](Self::send).
     pub fn send_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<()> {
-        self.connection.0.shared()?.send_vectored(slices)
+        self.connection.0.send_shared(slices)
     }
 
     /// Sends the next bytes of a message of `total` bytes, as [`SeqPacket::send_part`] does.
@@ -196,6 +200,6 @@ impl SendHalf {
     ///
     /// Those of [`SeqPacket::send_part`].
     pub fn send_part(&mut self, total: u64, part: &[u8]) -> io::Result<usize> {
-        self.connection.0.shared()?.send_part(total, part)
+        self.connection.0.send_part_shared(total, part)
     }
 }

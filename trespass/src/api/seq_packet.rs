@@ -11,7 +11,7 @@ use crate::config::Builder;
 use crate::handshake::{FallbackReason, Transport};
 use crate::pool::{Block, Pool};
 use crate::session::buffers::{Completion, Part, Progress, RecvBuf, SendRefused, Ticket};
-use crate::session::caller::{Caller, ConnectionOwner};
+use crate::session::caller::{Caller, ConnectionCell, ConnectionOwner};
 use crate::session::connection::Connection;
 use crate::session::connection::Direction;
 use crate::session::readiness::Readiness;
@@ -105,7 +105,8 @@ impl SeqPacket {
     ///
     /// Those of [`send`](Self::send).
     pub fn send_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<()> {
-        self.0.exclusive()?.send_vectored(slices)
+        let send = |caller: &mut Caller<'_>| caller.send_vectored(slices);
+        self.0.transfer(Direction::Write, send, |()| Some(total_len(slices)))
     }
 
     /// Sends the next bytes of a message of `total` bytes. Returns how many were taken. The message
@@ -115,7 +116,7 @@ impl SeqPacket {
     ///
     /// Those of [`send`](Self::send), or `part` is longer than the rest of the message.
     pub fn send_part(&mut self, total: u64, part: &[u8]) -> io::Result<usize> {
-        self.0.exclusive()?.send_part(total, part)
+        self.0.transfer(Direction::Write, |caller| caller.send_part(total, part), |len| Some(*len))
     }
 
     /// The progress of a message that [`send_part`](Self::send_part) or a timed-out
@@ -141,7 +142,7 @@ impl SeqPacket {
     /// [`UnexpectedEof`](io::ErrorKind::UnexpectedEof): the peer has closed its end. Otherwise
     /// those of [`TcpStream`](std::net::TcpStream)'s `read`.
     pub fn recv(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.0.exclusive()?.recv(buffer)
+        self.0.transfer(Direction::Read, |caller| caller.recv(buffer), |len| Some(*len))
     }
 
     /// Receives the arrived bytes of a message, or its next part.
@@ -150,7 +151,7 @@ impl SeqPacket {
     ///
     /// Those of [`recv`](Self::recv), except for sizes.
     pub fn recv_part(&mut self, buffer: &mut [u8]) -> io::Result<Part> {
-        self.0.exclusive()?.recv_part(buffer)
+        self.0.transfer(Direction::Read, |caller| caller.recv_part(buffer), |part| Some(part.len))
     }
 
     /// Receives a message without a copy, in the blocks where it arrived.
@@ -159,7 +160,8 @@ impl SeqPacket {
     ///
     /// Those of [`recv`](Self::recv).
     pub fn recv_buf(&mut self) -> io::Result<RecvBuf> {
-        self.0.exclusive()?.call(Direction::Read, Connection::recv_buf)
+        let receive = |caller: &mut Caller<'_>| caller.call(Direction::Read, Connection::recv_buf);
+        self.0.transfer(Direction::Read, receive, |message| Some(message.len()))
     }
 
     /// Receives the next part of a message without a copy, in the block where it arrived. A message
@@ -170,13 +172,34 @@ impl SeqPacket {
     ///
     /// Those of [`recv_part`](Self::recv_part).
     pub fn recv_part_buf(&mut self) -> io::Result<(RecvBuf, Part)> {
-        self.0.exclusive()?.call(Direction::Read, Connection::recv_part_buf)
+        let receive = |caller: &mut Caller<'_>| caller.call(Direction::Read, Connection::recv_part_buf);
+        self.0.transfer(Direction::Read, receive, |(_, part)| Some(part.len))
+    }
+}
+
+fn total_len(slices: &[IoSlice<'_>]) -> usize {
+    slices.iter().map(|slice| slice.len()).sum()
+}
+
+/// The calls through `&`.
+impl ConnectionCell {
+    pub(crate) fn send_shared(&self, slices: &[IoSlice<'_>]) -> io::Result<()> {
+        let send = |caller: &mut Caller<'_>| caller.send_vectored(slices);
+        self.shared_transfer(Direction::Write, send, |()| Some(total_len(slices)))
+    }
+
+    pub(crate) fn send_part_shared(&self, total: u64, part: &[u8]) -> io::Result<usize> {
+        self.shared_transfer(Direction::Write, |caller| caller.send_part(total, part), |len| Some(*len))
+    }
+
+    pub(crate) fn recv_part_shared(&self, buffer: &mut [u8]) -> io::Result<Part> {
+        self.shared_transfer(Direction::Read, |caller| caller.recv_part(buffer), |part| Some(part.len))
     }
 }
 
 impl Caller<'_> {
-    pub(crate) fn send_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<()> {
-        let total: usize = slices.iter().map(|slice| slice.len()).sum();
+    fn send_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<()> {
+        let total = total_len(slices);
         if total > self.connection.longest_whole {
             return self.send_long(total, slices);
         }
@@ -218,7 +241,7 @@ impl Caller<'_> {
         Ok(())
     }
 
-    pub(crate) fn send_part(&mut self, total: u64, part: &[u8]) -> io::Result<usize> {
+    fn send_part(&mut self, total: u64, part: &[u8]) -> io::Result<usize> {
         let taken =
             self.call(Direction::Write, |connection| connection.send_part(total, &[IoSlice::new(part)]))?;
         self.finish_write(taken)

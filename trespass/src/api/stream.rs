@@ -16,6 +16,7 @@ use crate::session::connection::Connection;
 use crate::session::connection::Direction;
 use crate::session::readiness::Readiness;
 use crate::session::stats::Stats;
+use crate::session::times::moved;
 
 /// A stream of bytes, used as [`std::net::TcpStream`] is.
 ///
@@ -86,7 +87,8 @@ impl Stream {
     ///
     /// Those of a read.
     pub fn recv_buf(&mut self) -> io::Result<RecvBuf> {
-        self.0.exclusive()?.call(Direction::Read, Connection::recv_chunk)
+        let receive = |caller: &mut Caller<'_>| caller.recv_chunk();
+        self.0.transfer(Direction::Read, receive, |bytes| moved(&bytes.len()))
     }
 }
 
@@ -114,6 +116,10 @@ impl Caller<'_> {
         Ok(read)
     }
 
+    pub(super) fn recv_chunk(&mut self) -> io::Result<RecvBuf> {
+        self.call(Direction::Read, Connection::recv_chunk)
+    }
+
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         // Sends in pieces, so that the peer receives the first while later ones are copied.
         let piece = self.piece(Direction::Write);
@@ -128,21 +134,21 @@ impl Caller<'_> {
 
 impl Read for Stream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.0.exclusive()?.read(buffer)
+        self.0.transfer(Direction::Read, |caller| caller.read(buffer), moved)
     }
 
     fn read_vectored(&mut self, buffers: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        self.0.exclusive()?.read_vectored(buffers)
+        self.0.transfer(Direction::Read, |caller| caller.read_vectored(buffers), moved)
     }
 }
 
 impl Write for Stream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.exclusive()?.write(bytes)
+        self.0.transfer(Direction::Write, |caller| caller.write(bytes), moved)
     }
 
     fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-        self.0.exclusive()?.write_vectored(slices)
+        self.0.transfer(Direction::Write, |caller| caller.write_vectored(slices), moved)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -154,22 +160,22 @@ impl Write for Stream {
 /// calls take turns by a lock, and one that waits does not keep the others out.
 impl Read for &Stream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.0.shared()?.read(buffer)
+        self.0.shared_transfer(Direction::Read, |caller| caller.read(buffer), moved)
     }
 
     fn read_vectored(&mut self, buffers: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        self.0.shared()?.read_vectored(buffers)
+        self.0.shared_transfer(Direction::Read, |caller| caller.read_vectored(buffers), moved)
     }
 }
 
 /// As for [reading](#impl-Read-for-%26Stream).
 impl Write for &Stream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.shared()?.write(bytes)
+        self.0.shared_transfer(Direction::Write, |caller| caller.write(bytes), moved)
     }
 
     fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-        self.0.shared()?.write_vectored(slices)
+        self.0.shared_transfer(Direction::Write, |caller| caller.write_vectored(slices), moved)
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -224,7 +224,11 @@ setters! {
     /// then; so does a poll that does not wait. A worker whose descriptor the program holds does
     /// not spin. Default: zero.
     worker_spin: Duration;
-    /// The interval at which connection statistics are logged: at least 1 s. `None` logs none.
+    /// The interval at which a connection logs its statistics, as DEBUG events: at least 1 s. `None`
+    /// logs none. If the subscriber takes them when the program gets the connection, calls are timed:
+    /// those that send or receive, and operations on [windows](crate::window). The log then also has
+    /// the number, the bytes and the percentiles of each kind ([`Stats::sends`](crate::Stats::sends),
+    /// [`Windows::stats`](crate::window::Windows::stats)). A timed call reads the clock twice.
     /// Default: 20 s.
     trace_interval: Option<Duration>;
     /// The port at which [`bind_configured`](Self::bind_configured) listens; 0 lets the system choose

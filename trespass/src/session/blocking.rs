@@ -491,9 +491,13 @@ impl Caller<'_> {
         self.leave_if_unsent();
     }
 
-    /// Finishes a call that lends blocks. If it blocks, it leaves those to the service thread that the
-    /// peer has no room for.
-    pub(crate) fn finish_lending<T>(&mut self, taken: io::Result<T>) -> io::Result<T> {
+    /// Runs a call that lends blocks. If it blocks, it leaves those to the service thread that the peer
+    /// has no room for.
+    pub(crate) fn lend<T>(
+        &mut self,
+        attempt: impl FnMut(&mut Connection) -> Result<T, Refused>,
+    ) -> io::Result<T> {
+        let taken = self.call(Direction::Write, attempt);
         if taken.is_ok() && self.leaves_unsent() && self.connection.has_unposted() {
             self.leave_unsent();
         }

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::task::Waker;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mio::Token;
 
@@ -123,8 +123,8 @@ impl RefUnwindSafe for ConnectionCell {}
 
 impl ConnectionCell {
     fn new(connection: Connection) -> io::Result<Arc<Self>> {
-        #[cfg(any(target_os = "linux", target_os = "android"))]
         let mut connection = connection;
+        connection.time_calls();
         let wake_handle = WakeHandle::new();
         connection.returns.set_wake_handle(&wake_handle);
         let cell = Arc::new_cyclic(|own| Self {
@@ -135,7 +135,7 @@ impl ConnectionCell {
             timeouts: Timeouts::default(),
             default_linger: connection.linger(),
             linger: Mutex::new(connection.linger()),
-            gate: CallGate::new(),
+            gate: CallGate::timed(connection.is_timed()),
             visits: Visits::new(),
             own: own.clone(),
             turns: Turns::new(),
@@ -248,6 +248,23 @@ impl ConnectionCell {
         })
     }
 
+    /// Runs a call of the program through `&` that moves bytes, and records it as
+    /// [`ConnectionOwner::transfer`] does.
+    pub(crate) fn shared_transfer<T>(
+        &self,
+        direction: Direction,
+        call: impl FnOnce(&mut Caller<'_>) -> io::Result<T>,
+        bytes: impl FnOnce(&T) -> Option<usize>,
+    ) -> io::Result<T> {
+        let began = self.gate.is_timed().then(Instant::now);
+        self.shared()?.record(direction, began, call, bytes)
+    }
+
+    /// The interval of the summary, if calls are timed.
+    pub(crate) fn timed_interval(&self) -> Option<Duration> {
+        self.shared().ok().and_then(|caller| caller.connection.timed_interval())
+    }
+
     /// The connection, which a caller has entered.
     fn open(&self) -> NonNull<OpenConnection> {
         let open = self.open.get();
@@ -354,9 +371,27 @@ impl Caller<'_> {
     /// Whether the task tries again without being woken. If so, a call that would block requests no
     /// event.
     #[cfg_attr(not(all(unix, feature = "tokio")), allow(dead_code, reason = "tasks are those of tokio"))]
-    pub(crate) fn of_task(mut self, tries_again: bool) -> Self {
+    pub(crate) fn of_task(&mut self, tries_again: bool) -> &mut Self {
         self.tries_again = tries_again;
         self
+    }
+
+    /// Runs a call that has begun at this time, and records it if there is one.
+    #[inline]
+    fn record<T>(
+        &mut self,
+        direction: Direction,
+        began: Option<Instant>,
+        call: impl FnOnce(&mut Self) -> io::Result<T>,
+        bytes: impl FnOnce(&T) -> Option<usize>,
+    ) -> io::Result<T> {
+        let outcome = call(self);
+        if let (Some(began), Ok(value)) = (began, &outcome)
+            && let Some(bytes) = bytes(value)
+        {
+            self.connection.record_call(direction, began, bytes);
+        }
+        outcome
     }
 
     pub(super) fn tries_again(&self) -> bool {
@@ -671,14 +706,47 @@ impl ConnectionOwner {
             process::wait_for_end();
             return Err(error);
         }
+        Ok(self.entered())
+    }
+
+    /// The call that has entered the gate.
+    #[inline(always)]
+    fn entered(&mut self) -> Caller<'_> {
         let turn = ManuallyDrop::new(None);
-        Ok(Caller {
-            open: self.cell.open(),
-            cell: &self.cell,
-            turn,
-            ending: Ending::Leaves,
-            tries_again: false,
-        })
+        let (open, cell) = (self.cell.open(), &*self.cell);
+        Caller { open, cell, turn, ending: Ending::Leaves, tries_again: false }
+    }
+
+    /// Runs a call of the program that moves bytes. If calls are timed, it records what `bytes` returns
+    /// for the result of this one. `None` is a call that has moved nothing.
+    #[inline(always)]
+    pub(crate) fn transfer<T>(
+        &mut self,
+        direction: Direction,
+        call: impl FnOnce(&mut Caller<'_>) -> io::Result<T>,
+        bytes: impl FnOnce(&T) -> Option<usize>,
+    ) -> io::Result<T> {
+        match self.cell.gate.enters_at_once() {
+            true => call(&mut self.entered()),
+            false => self.transfer_late(direction, call, bytes),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn transfer_late<T>(
+        &mut self,
+        direction: Direction,
+        call: impl FnOnce(&mut Caller<'_>) -> io::Result<T>,
+        bytes: impl FnOnce(&T) -> Option<usize>,
+    ) -> io::Result<T> {
+        let began = self.cell.gate.is_timed().then(Instant::now);
+        self.exclusive()?.record(direction, began, call, bytes)
+    }
+
+    /// Whether calls are timed.
+    pub(crate) fn is_timed(&self) -> bool {
+        self.cell.gate.is_timed()
     }
 
     /// Begins a call while other threads may call, too: waits for its turn.

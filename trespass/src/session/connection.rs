@@ -29,6 +29,7 @@ use crate::session::readiness::{Poller, Readiness};
 use crate::session::spin::AdaptiveSpin;
 use crate::session::stats::{Stats, StatsSummary};
 use crate::session::tasks::SentState;
+use crate::session::times::OperationKind;
 use crate::session::turns::Findings;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 use crate::transport::Sources;
@@ -544,7 +545,51 @@ impl Connection {
 
     pub(crate) fn stats(&self) -> Stats {
         let stats = Stats::count(self.protocol.counters(), self.system_calls(), self.sleeps, self.pool_empty);
-        self.driver.count_rails(stats)
+        self.driver.count_rails(self.summary.count_calls(stats))
+    }
+
+    /// See [`StatsSummary::time_calls`]. The program's thread calls it, before the first call.
+    pub(crate) fn time_calls(&mut self) {
+        self.summary.time_calls();
+    }
+
+    /// Whether the program's calls are timed.
+    pub(crate) fn is_timed(&self) -> bool {
+        self.summary.is_timed()
+    }
+
+    /// The interval of the summary, if the program's calls are timed.
+    pub(crate) fn timed_interval(&self) -> Option<Duration> {
+        self.summary.timed_interval()
+    }
+
+    /// Runs a call of the program that does not wait, and records it if calls are timed: that which
+    /// `bytes` returns for its result. `None` is a call that has moved nothing.
+    #[inline]
+    pub(crate) fn timed<T>(
+        &mut self,
+        direction: Direction,
+        call: impl FnOnce(&mut Self) -> Result<T, Refused>,
+        bytes: impl FnOnce(&T) -> Option<usize>,
+    ) -> Result<T, Refused> {
+        let began = self.is_timed().then(Instant::now);
+        let outcome = call(self);
+        if let (Some(began), Ok(value)) = (began, &outcome)
+            && let Some(bytes) = bytes(value)
+        {
+            self.record_call(direction, began, bytes);
+        }
+        outcome
+    }
+
+    /// Records a call of the program that has moved bytes.
+    #[cold]
+    pub(crate) fn record_call(&mut self, direction: Direction, began: Instant, bytes: usize) {
+        let kind = match direction {
+            Direction::Read => OperationKind::Receive,
+            Direction::Write => OperationKind::Send,
+        };
+        self.summary.record(kind, bytes, began.elapsed());
     }
 
     /// See [`TransportDriver::one_sided_ports`].

@@ -10,6 +10,7 @@
 //!   pairs. [`pending`] has the unfinished handshakes. Clients beyond a full backlog are told so
 //!   ([`overflow`]), and refused ones get an answer ([`refusal`]). [`control_keepalive`] keeps the TCP
 //!   connections beside RDMA.
+//! - [`stats`] logs the periodic summary. [`times`] are the durations of calls in it.
 
 pub(crate) mod acceptor;
 pub(crate) mod admission;
@@ -45,6 +46,7 @@ pub(crate) mod stats;
 pub(crate) mod tasks;
 pub(crate) mod timeouts;
 mod timers;
+pub(crate) mod times;
 mod turns;
 pub(crate) mod visits;
 pub(crate) mod wake;

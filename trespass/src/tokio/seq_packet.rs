@@ -21,6 +21,7 @@ use crate::config::{Builder, Config};
 use crate::handshake::{FallbackReason, Transport};
 use crate::pool::{Block, Pool};
 use crate::session::buffers::{Completion, Part, Progress, RecvBuf, SendRefused, Ticket};
+use crate::session::caller::Caller;
 use crate::session::caller::ConnectionOwner;
 use crate::session::connection::Direction;
 use crate::session::readiness::Readiness;
@@ -110,7 +111,7 @@ impl SeqPacket {
     /// [`InvalidInput`](io::ErrorKind::InvalidInput): the message is larger than the send buffer or the
     /// agreed limit; nothing was sent. Otherwise those of a write.
     pub async fn send_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<()> {
-        self.io.call(Direction::Write, |socket| socket.0.0.shared()?.send_vectored(slices)).await
+        self.io.call(Direction::Write, |socket| socket.0.0.send_shared(slices)).await
     }
 
     /// Sends the next bytes of a message of `total` bytes. Returns how many were taken.
@@ -217,7 +218,7 @@ impl SeqPacket {
         if message.len() <= socket.0.0.shared()?.connection.sndbuf() {
             return self
                 .io
-                .call(Direction::Write, |socket| socket.0.0.shared()?.send_vectored(&[IoSlice::new(message)]))
+                .call(Direction::Write, |socket| socket.0.0.send_shared(&[IoSlice::new(message)]))
                 .await;
         }
         let mut rest = message;
@@ -229,12 +230,14 @@ impl SeqPacket {
     }
 
     pub(super) async fn send_part_shared(&self, total: u64, part: &[u8]) -> io::Result<usize> {
-        self.io.call(Direction::Write, |socket| socket.0.0.shared()?.send_part(total, part)).await
+        self.io.call(Direction::Write, |socket| socket.0.0.send_part_shared(total, part)).await
     }
 
     pub(super) async fn recv_shared(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        let call =
-            |socket: &Socket, tries_again| socket.0.0.shared()?.of_task(tries_again).recv_or_begin(buffer);
+        let call = |socket: &Socket, tries_again| {
+            let receive = |caller: &mut Caller<'_>| caller.of_task(tries_again).recv_or_begin(buffer);
+            socket.0.0.shared_transfer(Direction::Read, receive, |len| *len)
+        };
         if let Some(len) = self.io.read(call).await? {
             return Ok(len);
         }
@@ -249,6 +252,6 @@ impl SeqPacket {
     }
 
     pub(super) async fn recv_part_shared(&self, buffer: &mut [u8]) -> io::Result<Part> {
-        self.io.call(Direction::Read, |socket| socket.0.0.shared()?.recv_part(buffer)).await
+        self.io.call(Direction::Read, |socket| socket.0.0.recv_part_shared(buffer)).await
     }
 }

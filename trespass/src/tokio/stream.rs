@@ -22,11 +22,13 @@ use crate::config::{Builder, Config};
 use crate::handshake::{FallbackReason, Transport};
 use crate::pool::{Block, Pool};
 use crate::session::buffers::{Completion, RecvBuf, SendRefused, Ticket};
+use crate::session::caller::Caller;
 use crate::session::caller::ConnectionOwner;
 use crate::session::connection::Direction;
 use crate::session::readiness::Readiness;
 use crate::session::stats::Stats;
 use crate::session::tasks::WaitingTasks;
+use crate::session::times::moved;
 
 /// A stream of bytes, used as `tokio::net::TcpStream` is.
 ///
@@ -155,7 +157,10 @@ impl Stream {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let free = buffer.initialize_unfilled();
-        let call = |socket: &Socket, tries_again| socket.0.0.shared()?.of_task(tries_again).read(free);
+        let call = |socket: &Socket, tries_again| {
+            let read = |caller: &mut Caller<'_>| caller.of_task(tries_again).read(free);
+            socket.0.0.shared_transfer(Direction::Read, read, moved)
+        };
         let count = ready!(self.io.poll_read(context, call))?;
         buffer.advance(count);
         Poll::Ready(Ok(()))

@@ -16,18 +16,20 @@ use super::offered::{Protection, Window};
 use super::owner::WindowTable;
 use super::pending::{PendingBlock, PendingGet, PendingPut, Transfer};
 use super::pieces::{Piece, Pieces};
+use super::summary::{WindowStats, WindowSummary};
 use super::{Notification, WindowConfig};
 use crate::mux::{FoundFirst, Mux, MuxConfig, MuxError, PendingAnswer, Request, Serving};
 use crate::pool::{Block, Pool};
 use crate::process::PerProcess;
 use crate::session::readiness::Until;
+use crate::session::times::OperationKind;
 use crate::{Stream, Transport};
 
 /// The requests that the peer may have under way.
 const MOST_REQUESTS: u32 = 256;
 
-/// Attempts to reach the device that performs the atomic operations of a window, and the pause after the
-/// first one. Each is longer than the one before.
+/// Attempts to reach the device that performs the atomic operations of a window. The pauses between
+/// them grow by this time.
 const ATOMIC_ATTEMPTS: u32 = 20;
 const ATOMIC_PAUSE: Duration = Duration::from_millis(2);
 
@@ -47,6 +49,7 @@ pub(super) struct Shared {
     /// What the peer has sent that no side with windows sends.
     violation: OnceLock<&'static str>,
     operation_timeout: Option<Duration>,
+    pub(super) summary: WindowSummary,
     protection: Option<Protection>,
 }
 
@@ -105,6 +108,7 @@ impl Windows {
         let limits = MuxConfig::new().max_requests(MOST_REQUESTS);
         let limits = limits.window(message::WINDOW).max_message(message::MOST_MESSAGE);
         let time = OperationTime::after(config.operation_timeout);
+        let summary = WindowSummary::of(&stream);
         let devices = Devices::of(&stream, config.protection != Some(Protection::Process));
         let hello = WindowRequest::hello(own, devices.abilities()).encode(0);
         let shared = Shared {
@@ -115,6 +119,7 @@ impl Windows {
             table: WindowTable::default(),
             violation: OnceLock::new(),
             operation_timeout: config.operation_timeout,
+            summary,
             protection: config.protection,
         };
         let sent = match config.operation_timeout {
@@ -177,6 +182,12 @@ impl Windows {
         self.0.mux.stream().transport()
     }
 
+    /// Counters of the operations of this side.
+    #[must_use]
+    pub fn stats(&self) -> WindowStats {
+        self.0.summary.stats()
+    }
+
     /// Copies bytes to an offset of the peer's window.
     ///
     /// When it returns, the owner has them: its [`Window::read`], and each later operation, finds them.
@@ -189,7 +200,8 @@ impl Windows {
     /// ends with [`TimedOut`](WindowError::TimedOut), [`Connection`](WindowError::Connection) or
     /// [`Protocol`](WindowError::Protocol).
     pub fn put(&self, key: &WindowKey, offset: u64, bytes: &[u8]) -> Result<(), WindowError> {
-        self.0.put_at_once(key, offset, bytes)
+        let put = || self.0.put_at_once(key, offset, bytes);
+        self.0.summary.run(OperationKind::Put, bytes.len(), put)
     }
 
     /// Copies bytes one after the other to several ranges, each an offset and a length. A part has at
@@ -205,7 +217,8 @@ impl Windows {
         bytes: &[u8],
     ) -> Result<(), WindowError> {
         let pieces = Pieces::of_ranges(ranges, bytes.len())?;
-        self.0.put(key, pieces, bytes, self.0.time())
+        let put = || self.0.put(key, pieces, bytes, self.0.time());
+        self.0.summary.run(OperationKind::Put, bytes.len(), put)
     }
 
     /// Copies pieces of `len` bytes each to offsets that are `stride` apart.
@@ -222,7 +235,8 @@ impl Windows {
         bytes: &[u8],
     ) -> Result<(), WindowError> {
         let pieces = Pieces::of_stride(offset, stride, len, bytes.len())?;
-        self.0.put(key, pieces, bytes, self.0.time())
+        let put = || self.0.put(key, pieces, bytes, self.0.time());
+        self.0.summary.run(OperationKind::Put, bytes.len(), put)
     }
 
     /// Copies bytes from an offset of the peer's window into a buffer.
@@ -246,7 +260,7 @@ impl Windows {
         into: &mut [u8],
     ) -> Result<(), WindowError> {
         let pieces = Pieces::of_ranges(ranges, into.len())?;
-        self.0.get(key, pieces, into)
+        self.0.summary.run(OperationKind::Get, into.len(), || self.0.get(key, pieces, into))
     }
 
     /// Copies pieces of `len` bytes each from offsets that are `stride` apart.
@@ -263,7 +277,7 @@ impl Windows {
         into: &mut [u8],
     ) -> Result<(), WindowError> {
         let pieces = Pieces::of_stride(offset, stride, len, into.len())?;
-        self.0.get(key, pieces, into)
+        self.0.summary.run(OperationKind::Get, into.len(), || self.0.get(key, pieces, into))
     }
 
     /// Adds to the 8-byte number at an offset, in the byte order of the owner. Returns what it was.
@@ -276,7 +290,8 @@ impl Windows {
     /// [`Connection`](WindowError::Connection) and [`Protocol`](WindowError::Protocol) it is not known
     /// whether the number was changed.
     pub fn fetch_add(&self, key: &WindowKey, offset: u64, add: u64) -> Result<u64, WindowError> {
-        self.0.atomic(key, Operation::FetchAdd { add }, offset)
+        let atomic = || self.0.atomic(key, Operation::FetchAdd { add }, offset);
+        self.0.summary.run(OperationKind::Atomic, 8, atomic)
     }
 
     /// Replaces the 8-byte number at an offset if it is `expected`. Returns what it was.
@@ -291,7 +306,8 @@ impl Windows {
         expected: u64,
         new: u64,
     ) -> Result<u64, WindowError> {
-        self.0.atomic(key, Operation::CompareSwap { expected, new }, offset)
+        let atomic = || self.0.atomic(key, Operation::CompareSwap { expected, new }, offset);
+        self.0.summary.run(OperationKind::Atomic, 8, atomic)
     }
 
     /// Copies bytes to an offset, and then tells the owner's program a number
@@ -310,7 +326,8 @@ impl Windows {
         bytes: &[u8],
         number: u64,
     ) -> Result<(), WindowError> {
-        self.0.put_notify(key, offset, bytes, number)
+        let put = || self.0.put_notify(key, offset, bytes, number);
+        self.0.summary.run(OperationKind::Put, bytes.len(), put)
     }
 
     /// Copies the first `len` bytes of a block to an offset of the peer's window. A device reads them in

@@ -1,8 +1,8 @@
 //! Memory that the peer of a connection may read and write: one-sided operations.
 //!
 //! Each side of a [`Windows`] may offer memory to the other, as a [`Window`]. Its [`WindowKey`] names
-//! it to the peer, which reaches it by [`Windows::put`], [`Windows::get`] and atomic operations. The
-//! owner's program does nothing for each of them, but lets its side perform them, as told below.
+//! it to the peer, which reaches it by [`Windows::put`], [`Windows::get`] and atomic operations. RDMA
+//! devices perform them by RDMA WRITE, READ and atomics. Where none can, the owner's process does.
 //!
 //! ```
 //! use trespass::window::{Access, WindowConfig, WindowKey, Windows};
@@ -37,26 +37,47 @@
 //!
 //! # How operations are performed
 //!
-//! The owner's side performs each operation in its own process, over TCP and over RDMA, as messages of
-//! a [mux](crate::mux). It does so during each call of its program on this [`Windows`] that waits:
-//! operations, [`Windows::next_notification`], [`Windows::next_message`] and [`Windows::serve`]
+//! [`Window::protection`] says who performs the operations on a window:
+//!
+//! - [`Protection::Domain`]: the devices of the connection, by `ibv_post_send` on a queue pair for
+//!   these operations alone. The owner's program makes no calls for them
+//!   (`window_devices::devices_operate_while_the_owner_makes_no_calls`). The first operation opens the
+//!   path by a message, which the owner's process answers.
+//! - [`Protection::Process`]: the owner's process, by messages of a [mux](crate::mux). So it is over
+//!   TCP, with rdma_cm, and for windows with a lifetime.
+//!
+//! The owner's process performs messages during each call of its program on this [`Windows`] that
+//! waits: operations, [`Windows::next_notification`], [`Windows::next_message`] and [`Windows::serve`]
 //! (`windows::both_sides_operate_at_once`). An owner that makes none of these runs
-//! [`Windows::serve`] in a thread (`windows::threads_share_a_connection`). RDMA WRITE, READ and
-//! atomics of the device are not used yet.
+//! [`Windows::serve`] in a thread (`windows::threads_share_a_connection`).
+//!
+//! [`Windows::put_block`] and [`Windows::get_block`] let the device read and write a block in place
+//! (`window_devices::blocks_go_there_and_come_back`). The other operations copy the program's bytes.
+//!
+//! When a device or a path fails, the owner first destroys the queue pair that served it. Then its
+//! process performs what had not ended, and later operations, until a path opens again
+//! (`faults::windows::failed_operations_are_performed_once_and_in_order`). Atomic operations that were
+//! under way fail with [`WindowError::OutcomeUnknown`]
+//! (`faults::windows::atomics_lose_no_count_or_are_unknown`). A put may be performed twice before it
+//! returns, so an owner that polls memory and overwrites it may see a value again.
 //!
 //! # Order and completion
 //!
 //! - When an operation returns, the owner's memory has its effect, and each later operation finds it
 //!   (`windows::bytes_go_there_and_back`).
-//! - Operations of several threads are performed in any order. Those of up to 256 KiB in one range
-//!   exclude each other (`windows::threads_share_a_connection`).
+//! - Operations of several threads are performed in any order. With [`Protection::Process`], those of
+//!   up to 256 KiB in one range exclude each other (`windows::threads_share_a_connection`). A device
+//!   promises that for no bytes but those of one atomic operation.
 //! - [`Windows::start_put`] and [`Windows::start_get`] begin operations that are under way together, in
 //!   any order. [`Windows::flush`] waits for all of them
 //!   (`windows::operations_are_under_way_together`).
 //! - [`Windows::put_notify`] notifies the owner's program after the bytes
 //!   (`windows::notifications_come_after_their_bytes`).
-//! - Atomic operations on a window are performed by the owner's processor, and are atomic among all
-//!   that this module performs on it (`windows::atomics_lose_no_count`).
+//! - One device of the owner, or its processor, performs all atomic operations on a window, so that
+//!   they are atomic among each other (`windows::atomics_lose_no_count`). The key names it. With
+//!   [`Protection::Domain`] the owner's own [`Window::fetch_add`] fails with
+//!   [`WindowError::AtomicsOfDevice`]. While the device cannot be reached, atomic operations fail with
+//!   [`WindowError::NoPath`].
 //!
 //! # Keys and files
 //!
@@ -73,7 +94,15 @@
 //! - A key serves one connection. A key of another process or an earlier connection is refused before
 //!   anything is sent (`windows::a_key_of_another_connection_is_refused`). This finds mistakes: the
 //!   peer says itself which process it is.
-//! - After [`Window::revoke`] no operation reaches the memory. A key of a revoked window fails with
+//! - A device that operates for the peer reaches the windows that were offered over this connection,
+//!   within their bounds and their access, and nothing else: they are in a protection domain that has
+//!   only them (`window_devices::a_queue_pair_reaches_what_was_offered_over_its_connection`).
+//!   [`WindowConfig::protection`] requires one or the other
+//!   (`window_devices::a_protection_can_be_required`).
+//! - After [`Window::revoke`] no operation reaches the memory, and no call of the peer is waited for.
+//!   Each window has addresses that no other window of the connection had. So a late packet reaches no
+//!   later window, also if the device gives it the same rkey
+//!   (`window_devices::windows_take_each_others_place`). A key of a revoked window fails with
 //!   [`WindowError::Revoked`], also when another window has the memory or the place in the table
 //!   (`windows::a_revoked_window_is_reached_no_more`,
 //!   `window::owner::tests::a_key_reaches_its_own_window_or_none`).
@@ -84,13 +113,15 @@
 //!
 //! # Time and memory
 //!
-//! An operation fails after [`WindowConfig::operation_timeout`]. It copies the program's bytes, so that
-//! nothing of the program is in use after that. Whether it was performed is not known
+//! An operation fails after [`WindowConfig::operation_timeout`]. It has copied the program's bytes, or
+//! the connection keeps its block as long as a device may access that. Whether it was performed is not
+//! known
 //! (`windows::an_owner_that_makes_no_calls_is_not_waited_for`). If several threads of the owner
 //! perform operations, it may even be performed after a later one.
 //!
 //! A call performs an operation of the peer once that has wholly arrived, and none after its time
-//! (`hostile_windows::a_request_without_an_end_holds_up_nobody`, `hostile_windows::a_flood_of_requests_ends_no_time`).
+//! (`hostile_windows::a_request_without_an_end_holds_up_nobody`,
+//! `hostile_windows::a_flood_of_requests_ends_no_time`).
 //! A peer may have 256 operations under way. It can make this side keep 69 MiB of them, 64 MiB of
 //! answers that it does not take, 4096 notifications, and 1 MiB of messages.
 
@@ -109,6 +140,7 @@ mod owner;
 mod pending;
 mod pieces;
 mod reader;
+mod summary;
 
 use std::time::Duration;
 
@@ -118,6 +150,7 @@ pub use key::{Access, WindowKey};
 pub use offered::{Protection, Window};
 pub use pending::{PendingBlock, PendingGet, PendingPut};
 pub use reader::{ReaderConfig, ReaderStats, WindowReader};
+pub use summary::WindowStats;
 
 /// The peer's [`put_notify`](Windows::put_notify), after its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,8 +9,10 @@ use super::error::WindowError;
 use super::key::WindowKey;
 use super::message::{self, MOST_BYTES, Operation, Status, WindowRequest};
 use super::pieces::{Piece, Pieces};
+use super::summary::Began;
 use crate::mux::PendingAnswer;
 use crate::pool::Block;
+use crate::session::times::OperationKind;
 
 /// The messages of one operation that are under way at a time.
 const DEPTH: usize = 16;
@@ -172,6 +174,8 @@ impl Transfer {
 pub struct PendingPut {
     windows: Windows,
     transfer: Transfer,
+    began: Began,
+    len: usize,
 }
 
 impl PendingPut {
@@ -181,8 +185,9 @@ impl PendingPut {
         offset: u64,
         bytes: &[u8],
     ) -> Result<Self, WindowError> {
-        let transfer = Transfer::begin_all(windows, key, Operation::Put, offset, bytes.len(), bytes)?;
-        Ok(Self { windows: windows.clone(), transfer })
+        let (began, len) = (windows.0.summary.begin(), bytes.len());
+        let transfer = Transfer::begin_all(windows, key, Operation::Put, offset, len, bytes)?;
+        Ok(Self { windows: windows.clone(), transfer, began, len })
     }
 
     /// Whether the owner has performed or refused it, as far as calls on the connection know.
@@ -199,6 +204,7 @@ impl PendingPut {
     pub fn wait(mut self) -> Result<(), WindowError> {
         self.transfer.time = self.windows.0.time();
         while self.transfer.end(&self.windows.0)?.is_some() {}
+        self.windows.0.summary.end(self.began, OperationKind::Put, self.len);
         Ok(())
     }
 }
@@ -222,6 +228,7 @@ impl Drop for PendingPut {
 pub struct PendingGet {
     windows: Windows,
     transfer: Transfer,
+    began: Began,
     len: usize,
 }
 
@@ -232,8 +239,9 @@ impl PendingGet {
         offset: u64,
         len: usize,
     ) -> Result<Self, WindowError> {
+        let began = windows.0.summary.begin();
         let transfer = Transfer::begin_all(windows, key, Operation::Get, offset, len, &[])?;
-        Ok(Self { windows: windows.clone(), transfer, len })
+        Ok(Self { windows: windows.clone(), transfer, began, len })
     }
 
     /// The number of bytes that it gets.
@@ -263,6 +271,7 @@ impl PendingGet {
         while let Some(answered) = self.transfer.end(&self.windows.0)? {
             answered.copy(into);
         }
+        self.windows.0.summary.end(self.began, OperationKind::Get, self.len);
         Ok(())
     }
 
@@ -293,6 +302,7 @@ pub struct PendingBlock {
     offset: u64,
     len: usize,
     under_way: BlockUnderWay,
+    began: Began,
 }
 
 enum BlockUnderWay {
@@ -310,6 +320,7 @@ impl PendingBlock {
         block: Block,
     ) -> Result<Self, (WindowError, Option<Block>)> {
         let shared = &windows.0;
+        let began = shared.summary.begin();
         if len > block.len() {
             return Err((WindowError::Length { len, block: block.len() }, Some(block)));
         }
@@ -326,7 +337,7 @@ impl PendingBlock {
             Err((error, block)) => return Err((error, Some(block))),
         };
         let (windows, key) = (windows.clone(), key.clone());
-        Ok(Self { windows, key, operation, offset, len, under_way })
+        Ok(Self { windows, key, operation, offset, len, under_way, began })
     }
 
     /// Whether a device has ended it, as far as calls on the connection know. If the owner's process is
@@ -345,8 +356,20 @@ impl PendingBlock {
     ///
     /// Those of [`Windows::put_block`]. The time of an operation begins with this call.
     pub fn wait(self) -> Result<Block, (WindowError, Option<Block>)> {
-        let Self { windows, key, operation, offset, len, under_way } = self;
-        let shared = &windows.0;
+        let Self { windows, key, operation, offset, len, under_way, began } = self;
+        let block = Self::end(&windows.0, &key, operation, (offset, len), under_way)?;
+        let kind = if operation == Operation::Get { OperationKind::Get } else { OperationKind::Put };
+        windows.0.summary.end(began, kind, len);
+        Ok(block)
+    }
+
+    fn end(
+        shared: &Shared,
+        key: &WindowKey,
+        operation: Operation,
+        (offset, len): (u64, usize),
+        under_way: BlockUnderWay,
+    ) -> Result<Block, (WindowError, Option<Block>)> {
         let mut block = match under_way {
             BlockUnderWay::ByProcess(block) => block,
             BlockUnderWay::Device(mut ticket) => {
@@ -364,8 +387,8 @@ impl PendingBlock {
         };
         let pieces = Pieces::of_one(offset, len);
         let done = match operation {
-            Operation::Put => shared.put(&key, pieces, &block.bytes()[..len], shared.time()),
-            _ => shared.get(&key, pieces, &mut block.bytes_mut()[..len]),
+            Operation::Put => shared.put(key, pieces, &block.bytes()[..len], shared.time()),
+            _ => shared.get(key, pieces, &mut block.bytes_mut()[..len]),
         };
         match done {
             Ok(()) => Ok(block),

@@ -31,6 +31,8 @@ pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
         a_queue_pair_reaches_what_was_offered_over_its_connection);
 }
 
+type ErrorCheck = fn(&WindowError) -> bool;
+
 /// Whether devices serve windows. The system's may have no READs.
 fn by_device(fixture: &Fixture, window: &Window) -> bool {
     let is_by_device = window.protection() == Protection::Domain;
@@ -111,7 +113,7 @@ fn a_refused_block_comes_back(fixture: &Fixture) -> Outcome {
     let writable = offer(&owner, 100, Access::WRITE);
     served(client, &owner, |client| {
         let block = || client.pool().adopt(vec![7; 200]);
-        let refusals: [(Result<Block, _>, fn(&WindowError) -> bool); 4] = [
+        let refusals: [(Result<Block, _>, ErrorCheck); 4] = [
             (client.put_block(window.key(), 0, block(), 1), |error| {
                 matches!(error, WindowError::Access { .. })
             }),

@@ -8,9 +8,9 @@ use super::{Key, Worker};
 use crate::pool::Block;
 use crate::protocol::CallError;
 use crate::session::buffers::{self, Part, RecvBuf, SendRefused, Ticket};
-use crate::session::connection::Direction;
-use crate::session::connection::{Connection, Refused};
+use crate::session::connection::{Connection, Direction, Refused};
 use crate::session::readiness::Readiness;
+use crate::session::times::moved;
 use crate::wire::Kind;
 
 impl Worker {
@@ -20,7 +20,7 @@ impl Worker {
     ///
     /// Those of `read`, and [`NotConnected`](ErrorKind::NotConnected): no connection has this key.
     pub fn read(&mut self, key: Key, buffer: &mut [u8]) -> io::Result<usize> {
-        self.0.call()?.take(key, |connection| connection.read(buffer))
+        self.0.call()?.take(key, |connection| connection.read(buffer), moved)
     }
 
     /// Writes as [`Stream`](crate::Stream) does, without waiting.
@@ -38,7 +38,7 @@ impl Worker {
     ///
     /// Those of [`write`](Self::write).
     pub fn write_vectored(&mut self, key: Key, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-        self.0.call()?.give(key, |connection| connection.write(slices))
+        self.0.call()?.give(key, |connection| connection.write(slices), moved)
     }
 
     /// [`SeqPacket::send`](crate::SeqPacket::send) without waiting.
@@ -57,7 +57,8 @@ impl Worker {
     ///
     /// Those of [`send`](Self::send).
     pub fn send_vectored(&mut self, key: Key, slices: &[IoSlice<'_>]) -> io::Result<()> {
-        self.0.call()?.give(key, |connection| connection.send(slices))
+        let total = |(): &()| Some(slices.iter().map(|slice| slice.len()).sum());
+        self.0.call()?.give(key, |connection| connection.send(slices), total)
     }
 
     /// [`SeqPacket::send_part`](crate::SeqPacket::send_part) without waiting.
@@ -66,7 +67,8 @@ impl Worker {
     ///
     /// Those of [`send`](Self::send).
     pub fn send_part(&mut self, key: Key, total: u64, part: &[u8]) -> io::Result<usize> {
-        self.0.call()?.give(key, |connection| connection.send_part(total, &[IoSlice::new(part)]))
+        let send = |connection: &mut Connection| connection.send_part(total, &[IoSlice::new(part)]);
+        self.0.call()?.give(key, send, |len| Some(*len))
     }
 
     /// [`SeqPacket::recv`](crate::SeqPacket::recv) without waiting.
@@ -76,7 +78,7 @@ impl Worker {
     /// Those of that method, and [`NotConnected`](ErrorKind::NotConnected): no connection has this
     /// key.
     pub fn recv(&mut self, key: Key, buffer: &mut [u8]) -> io::Result<usize> {
-        self.0.call()?.take(key, |connection| connection.recv(buffer))
+        self.0.call()?.take(key, |connection| connection.recv(buffer), |len| Some(*len))
     }
 
     /// [`SeqPacket::recv_part`](crate::SeqPacket::recv_part) without waiting.
@@ -85,7 +87,7 @@ impl Worker {
     ///
     /// Those of [`recv`](Self::recv).
     pub fn recv_part(&mut self, key: Key, buffer: &mut [u8]) -> io::Result<Part> {
-        self.0.call()?.take(key, |connection| connection.recv_part(buffer))
+        self.0.call()?.take(key, |connection| connection.recv_part(buffer), |part| Some(part.len))
     }
 
     /// Receives a message, or the bytes in one block of a stream, without a copy and without
@@ -95,9 +97,16 @@ impl Worker {
     ///
     /// Those of [`recv`](Self::recv), or [`read`](Self::read).
     pub fn recv_buf(&mut self, key: Key) -> io::Result<RecvBuf> {
-        self.0.call()?.take(key, |connection| match connection.info.kind {
+        let mut call = self.0.call()?;
+        let kind = call.open_slot(key)?.connection.info.kind;
+        let receive = |connection: &mut Connection| match kind {
             Kind::Stream => connection.recv_chunk(),
             Kind::SeqPacket => connection.recv_buf(),
+        };
+        // Without bytes it is the end of a stream, or an empty message.
+        call.take(key, receive, |bytes| match kind {
+            Kind::Stream => moved(&bytes.len()),
+            Kind::SeqPacket => Some(bytes.len()),
         })
     }
 
@@ -108,10 +117,11 @@ impl Worker {
     /// Those of [`recv`](Self::recv), and [`InvalidInput`](ErrorKind::InvalidInput): the connection
     /// is a stream.
     pub fn recv_part_buf(&mut self, key: Key) -> io::Result<(RecvBuf, Part)> {
-        self.0.call()?.take(key, |connection| match connection.info.kind {
+        let receive = |connection: &mut Connection| match connection.info.kind {
             Kind::Stream => Err(connection.refused(Direction::Read, CallError::WrongKind)),
             Kind::SeqPacket => connection.recv_part_buf(),
-        })
+        };
+        self.0.call()?.take(key, receive, |(_, part)| Some(part.len))
     }
 
     /// Takes a block of at least `len` bytes from the worker's pool.
@@ -133,7 +143,7 @@ impl Worker {
     pub fn send_buf(&mut self, key: Key, block: Block, len: usize) -> Result<Ticket, SendRefused> {
         let mut block = Some(block);
         let sent = |connection: &mut Connection| connection.send_block(&mut block, len);
-        let taken = self.0.call().and_then(|mut call| call.give(key, sent));
+        let taken = self.0.call().and_then(|mut call| call.give(key, sent, |_| Some(len)));
         match (taken, block) {
             (Ok(ticket), _) => Ok(ticket),
             (Err(error), Some(block)) => Err(SendRefused { error, block }),
@@ -148,7 +158,10 @@ impl Worker {
     ///
     /// Those of [`send`](Self::send). The blocks then stay in the vector.
     pub fn send_blocks(&mut self, key: Key, blocks: &mut Vec<(Block, usize)>) -> io::Result<Ticket> {
-        self.0.call()?.give(key, |connection| connection.send_blocks(blocks))
+        let mut call = self.0.call()?;
+        let is_timed = call.open_slot(key)?.connection.is_timed();
+        let bytes = if is_timed { blocks.iter().map(|(_, len)| *len).sum() } else { 0 };
+        call.give(key, |connection| connection.send_blocks(blocks), |_| Some(bytes))
     }
 
     /// Finds whether any written byte depends on this process. After a call that would block, a poll
@@ -213,13 +226,15 @@ impl Worker {
 }
 
 impl WorkerInner {
-    /// Runs a call that receives. The next poll posts the receives that it freed.
+    /// Runs a call that receives. The next poll posts the receives that it freed. `bytes` is as that of
+    /// [`Connection::timed`].
     fn take<T>(
         &mut self,
         key: Key,
         call: impl FnOnce(&mut Connection) -> Result<T, Refused>,
+        bytes: impl FnOnce(&T) -> Option<usize>,
     ) -> io::Result<T> {
-        let taken = call(&mut self.open_slot(key)?.connection);
+        let taken = self.open_slot(key)?.connection.timed(Direction::Read, call, bytes);
         self.mark_dirty(key.index);
         taken.map_err(into_io_error)
     }
@@ -229,16 +244,18 @@ impl WorkerInner {
         &mut self,
         key: Key,
         mut call: impl FnMut(&mut Connection) -> Result<T, Refused>,
+        bytes: impl FnOnce(&T) -> Option<usize>,
     ) -> io::Result<T> {
         let exported = self.exported.get();
         let OpenSlot { connection, readiness_state, posted, .. } = self.open_slot(key)?;
-        let given = match call(connection) {
+        let give = |connection: &mut Connection| match call(connection) {
             Err(Refused::Blocked) => {
                 connection.post();
                 call(connection)
             }
             given => given,
         };
+        let given = connection.timed(Direction::Write, give, bytes);
         // The peer begins while the program goes on. Over TCP this would be a system call, and where the
         // program waits for the descriptor, the completion would be one more event.
         if given.is_ok() && !connection.is_tcp() && !exported && !std::mem::replace(posted, true) {

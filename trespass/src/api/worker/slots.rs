@@ -263,6 +263,7 @@ impl WorkerInner {
     pub(super) fn install(&mut self, index: u32, mut connection: Connection) -> io::Result<()> {
         connection.register(&self.poller, token(index))?;
         self.settle_pool(&connection);
+        connection.time_calls();
         self.slot(index).state = SlotState::Open(OpenSlot {
             connection: Box::new(connection),
             readiness_state: ReadinessState::default(),

@@ -37,7 +37,7 @@ pub(super) struct Channel {
     /// A forked child leaves the queue pair to its parent.
     process: Process,
     pub(super) queue_pair: u32,
-    state: Mutex<ChannelState>,
+    state: Mutex<LockedChannel>,
     ended: Condvar,
     /// The descriptor of the completion channel.
     completions: OwnedFd,
@@ -50,7 +50,7 @@ pub(super) struct Channel {
     load: AtomicU64,
 }
 
-struct ChannelState {
+struct LockedChannel {
     initiator: Initiator,
     /// A put before this ticket that has failed must not be performed again: a flush has returned.
     flushed: u64,
@@ -100,7 +100,7 @@ impl Channel {
             process: Process::current(),
             queue_pair: initiator.qp_number(),
             completions: initiator.descriptor().try_clone_to_owned()?,
-            state: Mutex::new(ChannelState {
+            state: Mutex::new(LockedChannel {
                 initiator,
                 flushed: 0,
                 oldest: None,
@@ -117,7 +117,7 @@ impl Channel {
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, ChannelState> {
+    fn lock(&self) -> MutexGuard<'_, LockedChannel> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -259,7 +259,7 @@ impl Channel {
         &self,
         time: OperationTime,
         timeout: Duration,
-    ) -> Result<(MutexGuard<'_, ChannelState>, u64), WindowError> {
+    ) -> Result<(MutexGuard<'_, LockedChannel>, u64), WindowError> {
         let mut state = self.lock();
         let (before, begun) = (state.initiator.next_ticket(), Instant::now());
         loop {
@@ -277,7 +277,7 @@ impl Channel {
     }
 
     /// Ends all operations of a queue pair that has failed.
-    fn give_up(&self, state: &mut ChannelState) {
+    fn give_up(&self, state: &mut LockedChannel) {
         self.has_failed.store(true, Ordering::Release);
         if !mem::replace(&mut state.is_given_up, true) {
             state.initiator.give_up();
@@ -313,10 +313,10 @@ impl Channel {
     /// until another thread has found some.
     fn rest<'a>(
         &'a self,
-        mut state: MutexGuard<'a, ChannelState>,
+        mut state: MutexGuard<'a, LockedChannel>,
         begun: Instant,
         time: OperationTime,
-    ) -> MutexGuard<'a, ChannelState> {
+    ) -> MutexGuard<'a, LockedChannel> {
         if begun.elapsed() < SPIN {
             drop(state);
             std::hint::spin_loop();
@@ -352,7 +352,7 @@ impl Channel {
     }
 }
 
-impl ChannelState {
+impl LockedChannel {
     /// Whether the oldest operation has been outstanding for this time. Calls that have less time each
     /// find that together.
     fn hangs(&mut self, timeout: Duration) -> bool {

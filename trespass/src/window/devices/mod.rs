@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 pub(super) use self::channel::DeviceTicket;
-use self::channel::{AT_ONCE, AtOnce};
+use self::channel::{AT_ONCE, AtOnce, Channel};
 use self::path::DevicePath;
 use self::serving::Serving;
 pub(super) use self::serving::{Registered, RegisteredKeys};
@@ -72,6 +72,9 @@ struct DevicesOfSide {
     /// The peer may still perform a put before this number, which this side has given up. 0: none.
     given_up: AtomicU64,
 }
+
+/// A path with its queue pair, and the key of the window there.
+type ChosenPath<'a> = (&'a Arc<DevicePath>, Arc<Channel>, u32);
 
 /// An operation for a device, or why there is none.
 pub(super) enum Begun {
@@ -415,8 +418,8 @@ impl DevicesOfSide {
         key: &WindowKey,
         len: u64,
         time: OperationTime,
-    ) -> Result<Option<(&Arc<DevicePath>, Arc<channel::Channel>, u32)>, WindowError> {
-        let mut best: Option<(u64, (&Arc<DevicePath>, Arc<channel::Channel>, u32))> = None;
+    ) -> Result<Option<ChosenPath<'_>>, WindowError> {
+        let mut best: Option<(u64, ChosenPath<'_>)> = None;
         for index in 0..key.devices.len() {
             let Some((path, rkey)) = self.path(key, index) else { continue };
             let Some(channel) = path.channel(shared, self, time)? else { continue };

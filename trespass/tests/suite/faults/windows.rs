@@ -24,7 +24,7 @@ pub(super) fn add(suite: &mut Suite<Fixture>) {
         a_put_of_a_device_that_was_given_up_comes_before_messages,
         a_key_that_the_device_uses_again_reaches_no_other_window,
         gets_go_back_to_the_device_after_a_revocation,
-        the_process_does_operations_that_the_device_refuses, memory_comes_back_when_the_device_lets_go,
+        the_process_does_what_the_device_refuses, memory_comes_back_when_the_device_lets_go,
         a_queue_pair_that_cannot_be_stopped_leaves_its_puts_unknown,
         a_queue_that_cannot_be_armed_serves_all_threads, memory_comes_back_while_the_port_is_down,
         a_peer_that_opens_paths_all_the_time_has_one);
@@ -519,7 +519,7 @@ fn gets_go_back_to_the_device_after_a_revocation(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
-fn the_process_does_operations_that_the_device_refuses(fixture: &Fixture) -> Outcome {
+fn the_process_does_what_the_device_refuses(fixture: &Fixture) -> Outcome {
     faults::clear();
     for (text, protection) in [
         ("errno=ENOMEM call=create_qp", Protection::Domain),
@@ -628,7 +628,7 @@ fn a_queue_that_cannot_be_armed_serves_all_threads(fixture: &Fixture) -> Outcome
         thread::scope(|scope| {
             let getting = scope.spawn(|| get.wait());
             thread::sleep(Duration::from_millis(50));
-            scope.spawn(|| tell.send(client.start_put(key, 0, b"later")));
+            scope.spawn(|| tell.send(client.start_put(key, 0, b"later")).is_ok());
             let put = told.recv_timeout(Duration::from_secs(10));
             let waits = !getting.is_finished();
             let acted: Vec<_> = faults::report().iter().map(|rule| rule.fired).collect();

@@ -17,21 +17,13 @@ use super::super::device::{DevicePort, RdmaDevice};
 use super::super::draining::{Draining, drain};
 use super::super::path::{connect_to, endpoint_of};
 use super::super::queue_pair::{DRAIN, build_with_inline};
+use super::work::{LocalMemory, OneSidedOperation, RemoteAddress};
 use super::{OneSidedEnd, OneSidedPorts};
 use crate::pool::Block;
 use crate::wire::{Cause, Unavailable};
 
 /// The requests that a queue pair has outstanding.
 const DEPTH: u32 = 128;
-
-/// One-sided operations, in the verbs' names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum OneSidedOperation {
-    Write,
-    Read,
-    FetchAdd { add: u64 },
-    CompareSwap { expected: u64, new: u64 },
-}
 
 /// An operation on ranges of the peer's memory.
 pub(crate) struct OneSidedRequest<'a> {
@@ -347,7 +339,7 @@ impl InitiatorCore {
             return Err(RefusedPost::NoRoom(block));
         }
         let (ticket, address) = (self.next_ticket(), block.as_ptr().addr() as u64);
-        let is_inline = request.operation == OneSidedOperation::Write && total <= self.inline as u64;
+        let is_inline = request.operation.is_write() && total <= self.inline as u64;
         self.used += requests;
         self.flights.push_back(Flight {
             block: Some(block),
@@ -360,39 +352,18 @@ impl InitiatorCore {
         let (mut list, mut at) = (self.qp.start_post_send(), address);
         for (remote, len) in request.ranges {
             let work = list.construct_wr(ticket, WorkRequestFlags::Signaled);
-            // SAFETY, of each buffer below: the block is in `flights`, and stays there until all
-            // requests of the flight have completed (`complete`). What never completes is leaked
-            // (`forget_outstanding`). Nobody else has the block, so that no reference to its
-            // bytes exists. `at` and `len` lie in it, because `total` is at most its length. The send
-            // queue has room, by `used`.
-            match request.operation {
-                OneSidedOperation::Write if is_inline => {
-                    let offset = (at - address) as usize;
-                    let bytes = self.flights.back().and_then(|flight| flight.block.as_ref());
-                    let bytes = bytes.map_or(&[][..], |block| &block.bytes()[offset..offset + *len as usize]);
-                    work.setup_write(request.rkey, *remote).setup_inline_data(bytes);
-                }
-                OneSidedOperation::Write => {
-                    let write = work.setup_write(request.rkey, *remote);
-                    // SAFETY: see above.
-                    unsafe { write.setup_sge(lkey, at, *len) };
-                }
-                OneSidedOperation::Read => {
-                    let read = work.setup_read(request.rkey, *remote);
-                    // SAFETY: see above.
-                    unsafe { read.setup_sge(lkey, at, *len) };
-                }
-                OneSidedOperation::FetchAdd { add } => {
-                    let atomic = work.setup_atomic_fetch_add(request.rkey, *remote, add);
-                    // SAFETY: see above.
-                    unsafe { atomic.setup_sge(lkey, at, *len) };
-                }
-                OneSidedOperation::CompareSwap { expected, new } => {
-                    let atomic = work.setup_atomic_compare_swap(request.rkey, *remote, expected, new);
-                    // SAFETY: see above.
-                    unsafe { atomic.setup_sge(lkey, at, *len) };
-                }
-            }
+            let block = self.flights.back().and_then(|flight| flight.block.as_ref());
+            let offset = (at - address) as usize;
+            let local = match block {
+                Some(block) if is_inline => LocalMemory::Inline(&block.bytes()[offset..][..*len as usize]),
+                _ => LocalMemory::Registered { lkey, address: at, len: *len },
+            };
+            let remote = RemoteAddress { rkey: request.rkey, address: *remote };
+            // SAFETY: the block is in `flights` until all requests of the flight have completed
+            // (`Flight::complete`), or is leaked (`forget_outstanding`), and nobody else has it. The range
+            // lies in it, because `total` is at most its length. `used` counts the requests, so that the
+            // send queue has room.
+            unsafe { request.operation.append(work, remote, local) };
             at += u64::from(*len);
         }
         let posted = list.post();
@@ -421,7 +392,7 @@ impl InitiatorCore {
     /// Keeps no records unless it takes long, because these cost as much as the verb.
     fn perform_alone(&mut self, request: ShortRequest<'_>, block: Block, polls: u32) -> PerformedAlone {
         let ShortRequest { operation, rkey, address, bytes } = request;
-        let len = if operation == OneSidedOperation::Write { bytes.len() } else { size_of::<u64>() };
+        let len = if operation.is_write() { bytes.len() } else { size_of::<u64>() };
         let lkey = block.lkey_of(self.device);
         let Some(lkey) = lkey.filter(|_| self.flights.is_empty() && self.failure.is_none()) else {
             return PerformedAlone::Refused(block);
@@ -432,37 +403,20 @@ impl InitiatorCore {
         let ticket = self.first;
         // Whoever unwinds leaks it, because the device may access it.
         let mut block = ManuallyDrop::new(block);
-        let is_inline = operation == OneSidedOperation::Write && len <= self.inline;
-        if operation == OneSidedOperation::Write && !is_inline {
+        let is_inline = operation.is_write() && len <= self.inline;
+        if operation.is_write() && !is_inline {
             block.bytes_mut()[..len].copy_from_slice(bytes);
         }
         let mut list = self.qp.start_post_send();
         let work = list.construct_wr(ticket, WorkRequestFlags::Signaled);
-        let (local, len) = (block.as_ptr().addr() as u64, len as u32);
-        // SAFETY, of each buffer below: the block has `len` bytes, and is not dropped or used before the
-        // completion was polled. If that takes longer, the block goes to `flights`, as in `post`. The
-        // send queue is empty, so that it has room.
-        match operation {
-            OneSidedOperation::Write if is_inline => {
-                work.setup_write(rkey, address).setup_inline_data(bytes);
-            }
-            // SAFETY: see above.
-            OneSidedOperation::Write => unsafe {
-                work.setup_write(rkey, address).setup_sge(lkey, local, len)
-            },
-            // SAFETY: see above.
-            OneSidedOperation::Read => unsafe { work.setup_read(rkey, address).setup_sge(lkey, local, len) },
-            OneSidedOperation::FetchAdd { add } => {
-                let atomic = work.setup_atomic_fetch_add(rkey, address, add);
-                // SAFETY: see above.
-                unsafe { atomic.setup_sge(lkey, local, len) };
-            }
-            OneSidedOperation::CompareSwap { expected, new } => {
-                let atomic = work.setup_atomic_compare_swap(rkey, address, expected, new);
-                // SAFETY: see above.
-                unsafe { atomic.setup_sge(lkey, local, len) };
-            }
-        }
+        let local = match is_inline {
+            true => LocalMemory::Inline(bytes),
+            false => LocalMemory::Registered { lkey, address: block.as_ptr().addr() as u64, len: len as u32 },
+        };
+        // SAFETY: the block has `len` bytes, and is neither dropped nor used before the completion was
+        // polled: it is `ManuallyDrop`, or in `flights` (`record_alone`). The send queue is empty, because
+        // `flights` is, so that it has room.
+        unsafe { operation.append(work, RemoteAddress { rkey, address }, local) };
         let posted = list.post();
         if posted.is_ok() {
             for _ in 0..polls {

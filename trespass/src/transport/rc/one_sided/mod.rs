@@ -7,13 +7,15 @@
 
 mod initiator;
 mod responder;
+mod work;
 
 use std::time::Duration;
 
 pub(crate) use self::initiator::{
-    Initiator, OneSidedOperation, OneSidedOutcome, OneSidedRequest, PerformedAlone, RefusedPost, ShortRequest,
+    Initiator, OneSidedOutcome, OneSidedRequest, PerformedAlone, RefusedPost, ShortRequest,
 };
 pub(crate) use self::responder::{Responder, WindowAccess, WindowDomain, WindowRegion};
+pub(crate) use self::work::OneSidedOperation;
 
 use super::device::DevicePort;
 use super::path::QpParameters;
