@@ -245,6 +245,11 @@ impl Channel {
         Ok(())
     }
 
+    /// Whether a put that was given up may be outstanding.
+    pub(super) fn must_settle(&self) -> bool {
+        self.given_up.load(Ordering::Acquire) != 0
+    }
+
     /// Waits until no put that was given up is outstanding.
     pub(super) fn settle(&self, time: OperationTime, timeout: Duration) -> Result<(), WindowError> {
         let last = self.given_up.load(Ordering::Acquire);

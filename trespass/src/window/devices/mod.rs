@@ -253,6 +253,12 @@ impl Devices {
         if operation == OneSidedOperation::Write && inner.must_follow_messages(shared) {
             return Ok(Err(block));
         }
+        if operation == OneSidedOperation::Write
+            && key.devices.len() > 1
+            && let Err(error) = self.settle(shared, time())
+        {
+            return Err((error, block));
+        }
         block.lend(inner.pool.domain_id());
         let ranges = [(key.base + offset, len)];
         let block = match inner.post_at_once(key, operation, &ranges, block) {
@@ -285,7 +291,10 @@ impl Devices {
                 Ok(AtomicOutcome::Found(found))
             }
             AtOnce::UnderWay(ticket) => inner.end_atomic(ticket, time()),
-            AtOnce::NotPosted => inner.atomic(shared, key, index, operation, offset, time()),
+            AtOnce::NotPosted => {
+                self.settle(shared, time())?;
+                inner.atomic(shared, key, index, operation, offset, time())
+            }
         }
     }
 
@@ -513,7 +522,9 @@ impl DevicesOfSide {
         bytes: &[u8],
     ) -> AtOnce {
         let Some((path, rkey)) = self.path(key, index) else { return AtOnce::NotPosted };
-        if self.must_follow_messages(shared) {
+        // Over one path alone, operations keep their order.
+        let is_late = || key.devices.len() > 1 && self.paths().any(|path| path.must_settle());
+        if self.must_follow_messages(shared) || is_late() {
             return AtOnce::NotPosted;
         }
         let address = key.base + offset;
