@@ -69,8 +69,10 @@ pub(super) enum Operation {
 }
 
 /// The sender's devices write to windows.
+#[cfg_attr(not(feature = "rdma"), allow(dead_code, reason = "no device is there"))]
 pub(super) const WRITES: u32 = 1;
 /// They also read, and perform atomic operations.
+#[cfg_attr(not(feature = "rdma"), allow(dead_code, reason = "no device is there"))]
 pub(super) const READS: u32 = 2;
 
 /// A side of a connection: a process, and the number of the connection there.

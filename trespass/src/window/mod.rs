@@ -130,6 +130,7 @@ mod connection;
 mod devices;
 #[cfg(not(all(feature = "rdma", any(target_os = "linux", target_os = "android"))))]
 #[path = "no_devices.rs"]
+#[allow(dead_code, reason = "no device performs an operation")]
 mod devices;
 mod error;
 mod key;

@@ -44,8 +44,8 @@ pub(super) struct Channel {
     has_failed: AtomicBool,
     /// The owner has destroyed the queue pair that served it.
     is_closed: AtomicBool,
-    /// A put was given up while it was outstanding.
-    has_given_up: AtomicBool,
+    /// The ticket after the last put that was given up while it was outstanding. 0: none is.
+    given_up: AtomicU64,
     /// Bytes that are outstanding.
     load: AtomicU64,
 }
@@ -112,7 +112,7 @@ impl Channel {
             ended: Condvar::new(),
             has_failed: AtomicBool::new(false),
             is_closed: AtomicBool::new(false),
-            has_given_up: AtomicBool::new(false),
+            given_up: AtomicU64::new(0),
             load: AtomicU64::new(0),
         })
     }
@@ -245,12 +245,20 @@ impl Channel {
         Ok(())
     }
 
+    /// Whether a put that was given up may be outstanding.
+    pub(super) fn must_settle(&self) -> bool {
+        self.given_up.load(Ordering::Acquire) != 0
+    }
+
     /// Waits until no put that was given up is outstanding.
     pub(super) fn settle(&self, time: OperationTime, timeout: Duration) -> Result<(), WindowError> {
-        if self.has_given_up.swap(false, Ordering::AcqRel) {
-            let drained = self.drain(time, timeout).map(drop);
-            drained.inspect_err(|_| self.has_given_up.store(true, Ordering::Release))?;
+        let last = self.given_up.load(Ordering::Acquire);
+        if last == 0 {
+            return Ok(());
         }
+        let _state = self.drain(time, timeout)?;
+        // Another one may have been given up.
+        let _ = self.given_up.compare_exchange(last, 0, Ordering::AcqRel, Ordering::Relaxed);
         Ok(())
     }
 
@@ -507,10 +515,10 @@ impl Drop for DeviceTicket {
         if !self.is_taken {
             self.channel.load.fetch_sub(self.len, Ordering::Relaxed);
             let mut state = self.channel.lock();
-            state.initiator.abandon(self.number);
-            if self.is_put {
-                self.channel.has_given_up.store(true, Ordering::Release);
+            if self.is_put && !state.initiator.is_over(self.number) {
+                self.channel.given_up.fetch_max(self.number + 1, Ordering::AcqRel);
             }
+            state.initiator.abandon(self.number);
         }
     }
 }

@@ -260,6 +260,12 @@ impl Devices {
                 return Err((error, block));
             }
         }
+        if operation == OneSidedOperation::Write
+            && key.devices.len() > 1
+            && let Err(error) = self.settle(shared, time())
+        {
+            return Err((error, block));
+        }
         block.lend(inner.pool.domain_id());
         let ranges = [(key.base + offset, len)];
         let block = match inner.post_at_once(key, operation, &ranges, block) {
@@ -292,7 +298,10 @@ impl Devices {
                 Ok(AtomicOutcome::Found(found))
             }
             AtOnce::UnderWay(ticket) => inner.end_atomic(ticket, time()),
-            AtOnce::NotPosted => inner.atomic(shared, key, index, operation, offset, time()),
+            AtOnce::NotPosted => {
+                self.settle(shared, time())?;
+                inner.atomic(shared, key, index, operation, offset, time())
+            }
         }
     }
 
@@ -520,7 +529,9 @@ impl DevicesOfSide {
         bytes: &[u8],
     ) -> AtOnce {
         let Some((path, rkey)) = self.path(key, index) else { return AtOnce::NotPosted };
-        if self.must_follow_messages(shared) {
+        // Over one path alone, operations keep their order.
+        let is_late = || key.devices.len() > 1 && self.paths().any(|path| path.must_settle());
+        if self.must_follow_messages(shared) || is_late() {
             return AtOnce::NotPosted;
         }
         let address = key.base + offset;

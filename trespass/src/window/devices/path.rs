@@ -65,6 +65,13 @@ impl DevicePath {
         state.channel.as_ref().filter(|channel| !channel.has_failed()).map(call)
     }
 
+    /// Whether a put that was given up, or has failed, may still change the owner's memory.
+    pub(super) fn must_settle(&self) -> bool {
+        let state = self.lock();
+        !state.failed.is_empty()
+            || state.channel.as_ref().is_some_and(|channel| channel.must_settle() || channel.has_failed())
+    }
+
     /// Whether a queue pair has failed that the owner may still serve.
     pub(super) fn has_failed(&self) -> bool {
         let mut state = self.lock();
