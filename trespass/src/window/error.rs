@@ -170,10 +170,11 @@ pub enum WindowError {
          other operations"
     )]
     AtomicsOfDevice,
-    /// The device that performs the window's atomic operations cannot be reached now.
+    /// A device of the owner cannot be reached now, and nothing was performed: the one that performs the
+    /// window's atomic operations, or one that still serves a queue pair that has failed.
     #[error(
-        "the device that performs the atomic operations of this window cannot be reached now: try again, \
-         or have the window offered again"
+        "a device of the owner cannot be reached now, and nothing was performed: try again, or have the \
+         window offered again"
     )]
     NoPath,
     /// A device or a path has failed. Whether the operation was performed is not known.

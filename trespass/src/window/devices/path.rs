@@ -93,7 +93,7 @@ impl DevicePath {
         // Before anything else is performed, also by the owner's process: a late packet of an operation
         // whose outcome is unknown must not come after it.
         if !self.close_failed(shared, time)? {
-            return Err(WindowError::OutcomeUnknown);
+            return Err(WindowError::NoPath);
         }
         if let Some(usable) = self.lock().usable() {
             return Ok(usable);
