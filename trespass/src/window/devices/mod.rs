@@ -60,6 +60,8 @@ pub(super) struct Devices {
 struct DevicesOfSide {
     ports: OneSidedPorts,
     pool: Pool,
+    /// The [`Pool::domain_id`] of the pool.
+    domain: usize,
     serving: Serving,
     paths: [OnceLock<Arc<DevicePath>>; MOST_PATHS],
     /// What the peer's devices can do as requesters.
@@ -91,6 +93,7 @@ impl Devices {
             serving: Serving::new(ports.clone()),
             ports,
             pool: stream.pool().clone(),
+            domain: stream.pool().domain_id(),
             paths: std::array::from_fn(|_| OnceLock::new()),
             peer: AtomicU32::new(0),
             revoked: Mutex::default(),
@@ -266,7 +269,7 @@ impl Devices {
         {
             return Err((error, block));
         }
-        block.lend(inner.pool.domain_id());
+        block.lend(inner.domain);
         let ranges = [(key.base + offset, len)];
         let block = match inner.post_at_once(key, operation, &ranges, block) {
             Ok(ticket) => return Ok(Ok(ticket)),

@@ -41,6 +41,7 @@ impl OneSidedOperation {
     /// Registered memory has `len` bytes at `address` until the request has completed. Until then nobody
     /// writes to it. If the operation is no WRITE, no reference to it is used either. The send queue has
     /// room for the request.
+    #[inline(always)]
     pub(super) unsafe fn append<G: PostSendGuard>(
         self,
         work: WorkRequestHandle<'_, G>,
