@@ -365,7 +365,7 @@ impl Windows {
     }
 
     /// Begins a [`put_block`](Self::put_block), which [`PendingBlock::wait`] ends. If the owner's process
-    /// performs it, that is only done then.
+    /// performs it, and it has more than 4 MiB, it begins only then.
     ///
     /// # Errors
     ///
@@ -381,7 +381,7 @@ impl Windows {
     }
 
     /// Begins a [`get_block`](Self::get_block), which [`PendingBlock::wait`] ends. If the owner's process
-    /// performs it, that is only done then.
+    /// performs it, and it has more than 4 MiB, it begins only then.
     ///
     /// # Errors
     ///

@@ -307,8 +307,10 @@ pub struct PendingBlock {
 
 enum BlockUnderWay {
     Device(DeviceTicket),
-    /// The owner's process is to perform it.
-    ByProcess(Block),
+    /// The owner's process performs it.
+    ByProcess(Transfer, Block),
+    /// It is too long to be begun before it is waited for.
+    Waits(Block),
 }
 
 impl PendingBlock {
@@ -333,20 +335,27 @@ impl PendingBlock {
         };
         let under_way = match begun {
             Ok(Ok(ticket)) => BlockUnderWay::Device(ticket),
-            Ok(Err(block)) => BlockUnderWay::ByProcess(block),
+            Ok(Err(block)) if len > MOST_PENDING => BlockUnderWay::Waits(block),
+            Ok(Err(block)) => {
+                let bytes = if operation == Operation::Put { &block.bytes()[..len] } else { &[] };
+                match Transfer::begin_all(windows, key, operation, offset, len, bytes) {
+                    Ok(transfer) => BlockUnderWay::ByProcess(transfer, block),
+                    Err(error) => return Err((error, Some(block))),
+                }
+            }
             Err((error, block)) => return Err((error, Some(block))),
         };
         let (windows, key) = (windows.clone(), key.clone());
         Ok(Self { windows, key, operation, offset, len, under_way, began })
     }
 
-    /// Whether a device has ended it, as far as calls on the connection know. If the owner's process is
-    /// to perform it, it has not.
+    /// Whether it has ended, as far as calls on the connection know.
     #[must_use]
     pub fn is_performed(&self) -> bool {
         match &self.under_way {
             BlockUnderWay::Device(ticket) => ticket.is_over(),
-            BlockUnderWay::ByProcess(_) => false,
+            BlockUnderWay::ByProcess(transfer, _) => transfer.is_performed(),
+            BlockUnderWay::Waits(_) => false,
         }
     }
 
@@ -371,7 +380,18 @@ impl PendingBlock {
         under_way: BlockUnderWay,
     ) -> Result<Block, (WindowError, Option<Block>)> {
         let mut block = match under_way {
-            BlockUnderWay::ByProcess(block) => block,
+            BlockUnderWay::Waits(block) => block,
+            BlockUnderWay::ByProcess(mut transfer, mut block) => {
+                transfer.time = shared.time();
+                loop {
+                    match transfer.end(shared) {
+                        Ok(Some(answered)) if operation == Operation::Get => answered.copy(block.bytes_mut()),
+                        Ok(Some(_)) => {}
+                        Ok(None) => return Ok(block),
+                        Err(error) => return Err((error, Some(block))),
+                    }
+                }
+            }
             BlockUnderWay::Device(mut ticket) => {
                 if let Some(block) = shared.devices.end_at_once(shared, &mut ticket) {
                     return Ok(block);

@@ -8,7 +8,7 @@ use std::ops::Range;
 use super::connection::Windows;
 use super::error::WindowError;
 use super::key::{Access, WindowKey};
-use super::pending::PendingGet;
+use super::pending::PendingBlock;
 use crate::pool::{Block, LARGEST_BLOCK};
 
 /// How a [`WindowReader`] reads ahead.
@@ -71,9 +71,13 @@ pub struct ReaderStats {
 /// A part that is under way, or has arrived.
 struct ReaderPart {
     range: Range<u64>,
-    get: Option<PendingGet>,
-    /// The memory for its bytes.
-    block: Block,
+    bytes: PartBytes,
+}
+
+#[expect(clippy::large_enum_variant, reason = "a few at a time")]
+enum PartBytes {
+    UnderWay(PendingBlock),
+    Here(Block),
 }
 
 /// Reads a window of the peer like a file.
@@ -120,7 +124,7 @@ impl WindowReader {
         let is_here = |part: &ReaderPart| part.range.contains(&self.at);
         let before = self.parts.iter().position(is_here).unwrap_or(self.parts.len());
         for part in self.parts.drain(..before) {
-            self.stats.unused += u64::from(part.get.is_some());
+            self.stats.unused += u64::from(matches!(part.bytes, PartBytes::UnderWay(_)));
         }
     }
 
@@ -138,8 +142,9 @@ impl WindowReader {
             };
             self.stats.parts += 1;
             self.stats.ahead += u64::from(!self.parts.is_empty());
-            let get = Some(self.windows.start_get(&self.key, begin, (end - begin) as usize)?);
-            self.parts.push_back(ReaderPart { range: begin..end, get, block });
+            let begun = self.windows.start_get_block(&self.key, begin, block, (end - begin) as usize);
+            let bytes = PartBytes::UnderWay(begun.map_err(|(error, _)| error)?);
+            self.parts.push_back(ReaderPart { range: begin..end, bytes });
         }
         Ok(())
     }
@@ -152,23 +157,23 @@ impl Read for WindowReader {
         }
         self.leave_parts();
         self.ask()?;
-        let Some(part) = self.parts.front_mut() else {
+        let Some(ReaderPart { range, bytes }) = self.parts.pop_front() else {
             let len = buffer.len().min(self.config.part).min((self.key.len() - self.at) as usize);
             self.windows.get(&self.key, self.at, &mut buffer[..len])?;
             self.at += len as u64;
             return Ok(len);
         };
-        if let Some(get) = part.get.take()
-            && let Err(error) = get.wait_into(part.block.bytes_mut())
-        {
-            // What has arrived of it is not known.
-            self.parts.clear();
-            return Err(error.into());
-        }
-        let (from, end) =
-            ((self.at - part.range.start) as usize, (part.range.end - part.range.start) as usize);
+        let block = match bytes {
+            PartBytes::Here(block) => block,
+            PartBytes::UnderWay(get) => get.wait().map_err(|(error, _)| {
+                self.parts.clear();
+                error
+            })?,
+        };
+        let (from, end) = ((self.at - range.start) as usize, (range.end - range.start) as usize);
         let len = buffer.len().min(end - from);
-        buffer[..len].copy_from_slice(&part.block.bytes()[from..from + len]);
+        buffer[..len].copy_from_slice(&block.bytes()[from..from + len]);
+        self.parts.push_front(ReaderPart { range, bytes: PartBytes::Here(block) });
         self.at += len as u64;
         Ok(len)
     }

@@ -19,6 +19,7 @@ mod soft;
 mod statistics;
 mod threads;
 mod trespass;
+mod windows;
 
 use std::io;
 use std::path::Path;
@@ -64,6 +65,8 @@ enum BenchCommand {
     Rails(rails::Args),
     /// trespass against perftest and against itself over TCP, over the software device
     Trespass(trespass::Args),
+    /// One-sided operations on windows against the same verbs, over the software device
+    Windows(windows::Args),
 }
 
 #[derive(clap::Args)]
@@ -97,6 +100,7 @@ pub(crate) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
         BenchCommand::Mux(args) => mux::run(root, args),
         BenchCommand::Rails(args) => rails::run(root, args),
         BenchCommand::Trespass(args) => trespass::run(root, args),
+        BenchCommand::Windows(args) => windows::run(root, args),
     }
 }
 
