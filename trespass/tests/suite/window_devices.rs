@@ -28,7 +28,7 @@ pub(crate) fn add(suite: &mut test_harness::Suite<Fixture>) {
     cases!(suite: devices_operate_while_the_owner_makes_no_calls, blocks_go_there_and_come_back,
         a_refused_block_comes_back, a_protection_can_be_required, windows_take_each_others_place,
         a_revoked_window_disturbs_no_other, blocks_are_under_way_together,
-        a_queue_pair_reaches_what_was_offered_over_its_connection);
+        a_queue_pair_reaches_what_was_offered_over_its_connection, one_device_performs_atomic_operations);
 }
 
 type ErrorCheck = fn(&WindowError) -> bool;
@@ -293,8 +293,8 @@ struct HostilePair {
 }
 
 impl HostilePair {
-    /// Opens a path to the device of a key by the messages of `hostile`.
-    fn open(hostile: &Mux<Stream>, key: &WindowKey) -> Self {
+    /// Opens a path to a device of the owner by the messages of `hostile`.
+    fn open(hostile: &Mux<Stream>, device: u64) -> Self {
         let context = DeviceList::new().unwrap().first().unwrap().open().unwrap();
         let (domain, path) = (context.alloc_pd().unwrap(), LocalPath::choose(&context, 1, None).unwrap());
         let cq = context.create_cq_builder().setup_cqe(8).build_generic().unwrap();
@@ -312,7 +312,7 @@ impl HostilePair {
         end[4..8].copy_from_slice(&own.packet_seq_num.to_le_bytes());
         end[8..24].copy_from_slice(&own.gid.unwrap_or(Gid::ZERO).raw);
         (end[26], end[27], end[40]) = (5, 2, 4);
-        let mut open = raw(8, 0, 0, &[], [device_of(key).0, 0]);
+        let mut open = raw(8, 0, 0, &[], [device, 0]);
         open.extend(end);
         let answer = hostile.request_within(open, LONG).unwrap().wait().unwrap();
         assert_eq!(answer[0], 0, "the owner opens a path");
@@ -362,23 +362,56 @@ impl HostilePair {
     }
 }
 
-/// The device of a key, and its rkey.
-fn device_of(key: &WindowKey) -> (u64, u32) {
+/// The devices of a key, each with its rkey.
+fn devices_of(key: &WindowKey) -> Vec<(u64, u32)> {
     let bytes = key.to_bytes();
     let long = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
-    (long(64), long(72) as u32)
+    (0..bytes[56].into()).map(|index: usize| (long(64 + 16 * index), long(72 + 16 * index) as u32)).collect()
+}
+
+/// The first device of a key, and its rkey.
+fn device_of(key: &WindowKey) -> (u64, u32) {
+    devices_of(key)[0]
+}
+
+/// A peer that speaks the messages itself.
+fn hostile_pair(fixture: &Fixture) -> (Mux<Stream>, Windows) {
+    let (stream, server) = fixture.streams();
+    let server = thread::spawn(move || Windows::over(server, &config()).unwrap());
+    let hostile = Mux::over(stream, &MuxConfig::new()).unwrap();
+    hostile.send_one_way(raw(1, 1, 0, &[], [2 | 3 << 32, 99])).unwrap();
+    drop(hostile.next_request_within(LONG).unwrap());
+    (hostile, server.join().unwrap())
+}
+
+fn one_device_performs_atomic_operations(fixture: &Fixture) -> Outcome {
+    if !fixture.has_rails() {
+        skip!("the connection has one device at most");
+    }
+    let (hostile, owner) = hostile_pair(fixture);
+    let window = offer(&owner, 64, Access::ALL);
+    let devices = devices_of(window.key());
+    assert!(devices.len() > 1, "the window is registered with each device");
+    let address = window.key().base();
+    thread::scope(|scope| {
+        let serving = scope.spawn(|| owner.serve());
+        for (index, (device, rkey)) in devices.into_iter().enumerate() {
+            let mut path = HostilePair::open(&hostile, device);
+            assert_eq!(path.write(rkey, address, 64), WorkCompletionStatus::Success);
+            let is_added = path.add(rkey, address) == WorkCompletionStatus::Success;
+            assert_eq!(is_added, index == 0, "device {index}");
+        }
+        drop(hostile);
+        drop(serving.join().unwrap());
+    });
+    Ok(())
 }
 
 fn a_queue_pair_reaches_what_was_offered_over_its_connection(fixture: &Fixture) -> Outcome {
     if fixture.is_by_cm() || !fixture.is_soft() || fixture.has_rails() {
         skip!("the hostile queue pair needs one software device, and a connection without rdma_cm");
     }
-    let (stream, server) = fixture.streams();
-    let server = thread::spawn(move || Windows::over(server, &config()).unwrap());
-    let hostile = Mux::over(stream, &MuxConfig::new()).unwrap();
-    hostile.send_one_way(raw(1, 1, 0, &[], [2 | 3 << 32, 99])).unwrap();
-    drop(hostile.next_request_within(LONG).unwrap());
-    let owner = server.join().unwrap();
+    let (hostile, owner) = hostile_pair(fixture);
     let window = offer(&owner, 64, Access::WRITE);
     let readable = offer(&owner, 64, Access::READ);
     let (_other_client, other_owner) = pair(fixture);
@@ -387,12 +420,12 @@ fn a_queue_pair_reaches_what_was_offered_over_its_connection(fixture: &Fixture) 
     let old = revoked.key().clone();
     thread::scope(|scope| {
         let serving = scope.spawn(|| owner.serve());
-        let (_, rkey) = device_of(window.key());
-        let mut path = HostilePair::open(&hostile, window.key());
+        let (device, rkey) = device_of(window.key());
+        let mut path = HostilePair::open(&hostile, device);
         assert_eq!(path.write(rkey, window.key().base(), 64), WorkCompletionStatus::Success);
         let block = revoked.revoke().unwrap();
         let reaches = |rkey: u32, address: u64, len: u32| {
-            let status = HostilePair::open(&hostile, window.key()).write(rkey, address, len);
+            let status = HostilePair::open(&hostile, device).write(rkey, address, len);
             status == WorkCompletionStatus::Success
         };
         assert!(reaches(rkey, window.key().base() + 60, 4));
@@ -403,7 +436,7 @@ fn a_queue_pair_reaches_what_was_offered_over_its_connection(fixture: &Fixture) 
         assert!(!reaches(device_of(&old).1, old.base(), 4), "it was revoked");
         assert!(!reaches(rkey, readable.key().base(), 4), "of another window");
         assert!(!reaches(rkey ^ 1, window.key().base(), 4));
-        let status = HostilePair::open(&hostile, window.key()).add(rkey, window.key().base());
+        let status = HostilePair::open(&hostile, device).add(rkey, window.key().base());
         assert_ne!(status, WorkCompletionStatus::Success, "it may write, and not add");
         assert_eq!(block.bytes()[..64], [0; 64]);
         // A device may give the same key again. The same memory has another address now.

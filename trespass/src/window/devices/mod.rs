@@ -263,12 +263,6 @@ impl Devices {
                 return Err((error, block));
             }
         }
-        if operation == OneSidedOperation::Write
-            && key.devices.len() > 1
-            && let Err(error) = self.settle(shared, time())
-        {
-            return Err((error, block));
-        }
         block.lend(inner.domain);
         let ranges = [(key.base + offset, len)];
         let block = match inner.post_at_once(key, operation, &ranges, block) {

@@ -100,13 +100,23 @@ impl Serving {
         state.release();
         state.make_devices(&self.ports);
         let Some(base) = state.addresses.take(memory.base(), memory.len()) else { return registered };
-        let wanted = WindowAccess {
-            read: access.contains(Access::READ),
-            write: access.contains(Access::WRITE),
-            atomic: access.contains(Access::ATOMIC),
-        };
-        for device in state.devices.iter().flatten() {
-            if wanted.atomic && !device.domain.has_atomics() {
+        let mut devices: Vec<_> = state.devices.iter().flatten().collect();
+        // One device has all atomic operations, because two are not atomic among each other. It comes
+        // first: without it, the process performs all.
+        if access.contains(Access::ATOMIC) {
+            let Some(atomic) = devices.iter().position(|device| device.domain.has_atomics()) else {
+                return registered;
+            };
+            devices.swap(0, atomic);
+            registered.keys.atomics = devices[0].id;
+        }
+        for device in devices {
+            let wanted = WindowAccess {
+                read: access.contains(Access::READ),
+                write: access.contains(Access::WRITE),
+                atomic: device.id == registered.keys.atomics,
+            };
+            if wanted.is_none() {
                 continue;
             }
             // SAFETY: the memory stays until `end` has closed the region, or is leaked: the window has
@@ -116,15 +126,15 @@ impl Serving {
                     registered.keys.devices.push(DeviceKey { device: device.id, rkey: region.rkey() });
                     registered.regions.push(region);
                 }
-                Err(error) => tracing::debug!(error = error.detail, "a window is not registered"),
+                Err(error) => {
+                    tracing::debug!(error = error.detail, "a window is not registered");
+                    if wanted.atomic {
+                        return Registered::default();
+                    }
+                }
             }
         }
         registered.keys.base = base;
-        if wanted.atomic
-            && let Some(first) = registered.keys.devices.first()
-        {
-            registered.keys.atomics = first.device;
-        }
         registered
     }
 

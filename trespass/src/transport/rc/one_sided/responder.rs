@@ -97,6 +97,11 @@ pub(crate) struct WindowAccess {
 }
 
 impl WindowAccess {
+    /// Whether the device may do nothing.
+    pub(crate) fn is_none(self) -> bool {
+        !self.read && !self.write && !self.atomic
+    }
+
     /// The device writes only to memory that this process may write, too.
     fn flags(self) -> AccessFlags {
         [
