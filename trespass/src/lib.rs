@@ -149,7 +149,8 @@
 //!
 //! A side offers memory to its peer as a window, the module [`window`]. The peer puts, gets, adds and
 //! swaps by its key (`windows::bytes_go_there_and_back`), until it is revoked
-//! (`windows::a_revoked_window_is_reached_no_more`).
+//! (`windows::a_revoked_window_is_reached_no_more`). RDMA devices do it without the owner's program
+//! (`window_devices::devices_operate_while_the_owner_makes_no_calls`).
 //!
 //! # Differences from `std::net`
 //!
