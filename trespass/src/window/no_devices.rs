@@ -12,7 +12,7 @@ use crate::pool::Block;
 pub(super) struct Devices;
 
 #[derive(Default)]
-pub(super) struct Registered;
+pub(super) struct Registered(());
 
 #[derive(Default)]
 pub(super) struct RegisteredKeys {
@@ -29,9 +29,11 @@ pub(super) enum Begun {
     ByProcess,
 }
 
+pub(super) struct Repeat;
+
 pub(super) enum TicketEnd {
     Done(Option<Block>),
-    Failed(Option<Block>),
+    Failed(Option<Block>, Option<Repeat>),
     Unknown(Option<Block>),
 }
 
@@ -68,7 +70,7 @@ impl Devices {
     pub(super) fn set_peer(&self, _: u32) {}
 
     pub(super) fn register(&self, _: &OfferedMemory, _: Access) -> Registered {
-        Registered
+        Registered::default()
     }
 
     pub(super) fn end(&self, memory: OfferedMemory, _: Registered) -> Result<Block, WindowError> {

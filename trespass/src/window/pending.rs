@@ -115,11 +115,11 @@ impl Transfer {
         let (request, pending) = match under_way {
             UnderWay::Message(request, pending) => (request, pending),
             UnderWay::Device(mut ticket) => {
-                let block = match shared.devices.end_ticket(shared, &mut ticket, self.time)? {
+                let (block, _repeat) = match shared.devices.end_ticket(shared, &mut ticket, self.time)? {
                     TicketEnd::Done(block) => {
                         return Ok(Some(AnsweredPiece { piece, answer: PieceBytes::Block(block) }));
                     }
-                    TicketEnd::Failed(block) => block,
+                    TicketEnd::Failed(block, repeat) => (block, repeat),
                     TicketEnd::Unknown(_) => return Err(WindowError::OutcomeUnknown),
                 };
                 let again = match (self.operation, &block) {
@@ -379,8 +379,8 @@ impl PendingBlock {
         (offset, len): (u64, usize),
         under_way: BlockUnderWay,
     ) -> Result<Block, (WindowError, Option<Block>)> {
-        let mut block = match under_way {
-            BlockUnderWay::Waits(block) => block,
+        let (mut block, _repeat) = match under_way {
+            BlockUnderWay::Waits(block) => (block, None),
             BlockUnderWay::ByProcess(mut transfer, mut block) => {
                 transfer.time = shared.time();
                 loop {
@@ -398,7 +398,7 @@ impl PendingBlock {
                 }
                 match shared.devices.end_ticket(shared, &mut ticket, shared.time()) {
                     Ok(TicketEnd::Done(Some(block))) => return Ok(block),
-                    Ok(TicketEnd::Failed(Some(block))) => block,
+                    Ok(TicketEnd::Failed(Some(block), repeat)) => (block, repeat),
                     Ok(TicketEnd::Unknown(block)) => return Err((WindowError::OutcomeUnknown, block)),
                     Ok(_) => return Err((WindowError::OutcomeUnknown, None)),
                     Err(error) => return Err((error, None)),

@@ -10,6 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sideway::ibverbs::completion::WorkCompletionStatus;
 
 use super::path::DevicePath;
+use super::repeats::Repeat;
 use crate::pool::{Block, Pool};
 use crate::process::Process;
 use crate::session::readiness::Until;
@@ -52,8 +53,6 @@ pub(super) struct Channel {
 
 struct LockedChannel {
     initiator: Initiator,
-    /// A put before this ticket that has failed must not be performed again: a flush has returned.
-    flushed: u64,
     /// The oldest operation that is outstanding, and since when a thread knows that.
     oldest: Option<(u64, Instant)>,
     has_sleeper: bool,
@@ -85,6 +84,8 @@ pub(crate) struct DeviceTicket {
     is_put: bool,
     is_taken: bool,
     status: WorkCompletionStatus,
+    /// The flushes before it.
+    flushes: u64,
 }
 
 enum Waited {
@@ -102,7 +103,6 @@ impl Channel {
             completions: initiator.descriptor().try_clone_to_owned()?,
             state: Mutex::new(LockedChannel {
                 initiator,
-                flushed: 0,
                 oldest: None,
                 has_sleeper: false,
                 is_given_up: false,
@@ -238,13 +238,6 @@ impl Channel {
         }
     }
 
-    /// Waits until all operations that are outstanding now have ended.
-    pub(super) fn flush(&self, time: OperationTime, timeout: Duration) -> Result<(), WindowError> {
-        let (mut state, before) = self.drain(time, timeout)?;
-        state.flushed = state.flushed.max(before);
-        Ok(())
-    }
-
     /// Whether a put that was given up may be outstanding.
     pub(super) fn must_settle(&self) -> bool {
         self.given_up.load(Ordering::Acquire) != 0
@@ -256,24 +249,20 @@ impl Channel {
         if last == 0 {
             return Ok(());
         }
-        let _state = self.drain(time, timeout)?;
+        self.drain(time, timeout)?;
         // Another one may have been given up.
         let _ = self.given_up.compare_exchange(last, 0, Ordering::AcqRel, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Waits until all operations that are outstanding now have ended. Returns the next ticket then.
-    fn drain(
-        &self,
-        time: OperationTime,
-        timeout: Duration,
-    ) -> Result<(MutexGuard<'_, LockedChannel>, u64), WindowError> {
+    /// Waits until all operations that are outstanding now have ended.
+    pub(super) fn drain(&self, time: OperationTime, timeout: Duration) -> Result<(), WindowError> {
         let mut state = self.lock();
         let (before, begun) = (state.initiator.next_ticket(), Instant::now());
         loop {
             state.poll(self);
             if state.initiator.is_over_before(before) {
-                return Ok((state, before));
+                return Ok(());
             }
             if state.hangs(timeout) || state.initiator.failure().is_some() {
                 self.give_up(&mut state);
@@ -414,6 +403,7 @@ impl DeviceTicket {
             is_put,
             is_taken: false,
             status: WorkCompletionStatus::Success,
+            flushes: path.repeats().flushes(),
         }
     }
 
@@ -485,9 +475,9 @@ impl DeviceTicket {
         self.is_put
     }
 
-    /// Whether a flush has returned after the operation had ended.
-    pub(super) fn was_flushed(&self) -> bool {
-        self.number < self.channel.lock().flushed
+    /// Begins to perform a put again. `None` if a flush has begun since.
+    pub(super) fn repeat(&self) -> Option<Repeat> {
+        self.path.repeats().begin(self.flushes)
     }
 
     pub(super) fn path(&self) -> &DevicePath {

@@ -19,6 +19,7 @@
 
 mod channel;
 mod path;
+mod repeats;
 mod serving;
 
 use std::collections::HashMap;
@@ -28,7 +29,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 pub(super) use self::channel::DeviceTicket;
 use self::channel::{AT_ONCE, AtOnce, Channel};
-use self::path::DevicePath;
+use self::path::{DevicePath, TURN};
+use self::repeats::{Repeat, Repeats};
 use self::serving::Serving;
 pub(super) use self::serving::{Registered, RegisteredKeys};
 use super::connection::{OperationTime, Shared};
@@ -73,6 +75,7 @@ struct DevicesOfSide {
     has_revoked: AtomicBool,
     /// The peer may still perform a put before this number, which this side has given up. 0: none.
     given_up: AtomicU64,
+    repeats: Arc<Repeats>,
 }
 
 /// A path with its queue pair, and the key of the window there.
@@ -98,6 +101,7 @@ impl Devices {
             peer: AtomicU32::new(0),
             revoked: Mutex::default(),
             given_up: AtomicU64::new(0),
+            repeats: Arc::default(),
             has_revoked: AtomicBool::new(false),
         });
         Self { process: Process::current(), inner: ManuallyDrop::new(inner) }
@@ -328,13 +332,20 @@ impl Devices {
     pub(super) fn flush(&self, shared: &Shared, time: OperationTime) -> Result<(), WindowError> {
         let Some(inner) = self.inner() else { return Ok(()) };
         let timeout = inner.ports.request_timeout();
+        inner.repeats.begin_flush();
         for path in inner.paths() {
             for channel in path.channels() {
-                channel.flush(time, timeout)?;
+                channel.drain(time, timeout)?;
             }
             if path.has_failed() {
                 path.confirm_closed(shared, time)?;
             }
+        }
+        while inner.repeats.are_under_way() {
+            if time.until.is_over() {
+                return Err(time.is_over());
+            }
+            shared.serve_within(OperationTime::after(Some(TURN)))?;
         }
         Ok(())
     }
@@ -347,9 +358,8 @@ impl Devices {
         Some(block)
     }
 
-    /// Waits for an operation. `None` means that the device has failed it, and that the owner's process
-    /// may perform it instead. A put may be performed again only after the owner has destroyed the
-    /// queue pair that served it.
+    /// Waits for an operation. One that the device has failed may be performed by the owner's process. A
+    /// put is that only after the owner has destroyed the queue pair that served it.
     pub(super) fn end_ticket(
         &self,
         shared: &Shared,
@@ -362,20 +372,22 @@ impl Devices {
             inner.look(shared, ticket.looks());
             return Ok(TicketEnd::Done(outcome));
         }
-        if ticket.is_put() {
-            ticket.path().confirm_closed(shared, time)?;
-            if ticket.was_flushed() {
-                return Ok(TicketEnd::Unknown(outcome));
-            }
+        if !ticket.is_put() {
+            return Ok(TicketEnd::Failed(outcome, None));
         }
-        Ok(TicketEnd::Failed(outcome))
+        ticket.path().confirm_closed(shared, time)?;
+        match ticket.repeat() {
+            Some(repeat) => Ok(TicketEnd::Failed(outcome, Some(repeat))),
+            None => Ok(TicketEnd::Unknown(outcome)),
+        }
     }
 }
 
 /// What became of an operation, with its block. There is none if the device may still access it.
 pub(super) enum TicketEnd {
     Done(Option<Block>),
-    Failed(Option<Block>),
+    /// The owner's process may perform it. A put holds the mark until its messages were sent.
+    Failed(Option<Block>, Option<Repeat>),
     /// It may have been performed, and must not be performed again.
     Unknown(Option<Block>),
 }
@@ -417,7 +429,8 @@ impl DevicesOfSide {
         let key = key.devices.get(index)?;
         let of = |place: &'_ OnceLock<Arc<DevicePath>>| {
             let local = index % self.ports.count();
-            let path = place.get_or_init(|| Arc::new(DevicePath::new(key.device, local)));
+            let path =
+                place.get_or_init(|| Arc::new(DevicePath::new(key.device, local, Arc::clone(&self.repeats))));
             path.device() == key.device
         };
         let place = self.paths.iter().find(|place| of(place))?;

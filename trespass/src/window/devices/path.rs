@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::DevicesOfSide;
 use super::channel::{Channel, is_refusal};
+use super::repeats::Repeats;
 use super::serving::PathEnd;
 use crate::transport::rc::one_sided::Initiator;
 use crate::window::connection::{OperationTime, Shared};
@@ -17,13 +18,14 @@ const MOST_DOUBLED: u32 = 10;
 /// A queue pair that has worked as long ends the count of failures.
 const PROVEN: Duration = Duration::from_secs(10);
 /// How long a thread serves the peer while another one opens the path, before it looks again.
-const TURN: Duration = Duration::from_millis(1);
+pub(super) const TURN: Duration = Duration::from_millis(1);
 
 pub(super) struct DevicePath {
     /// The owner's number of its device.
     device: u64,
     /// The index of this side's device.
     local: usize,
+    repeats: Arc<Repeats>,
     state: Mutex<PathState>,
     /// Held while a queue pair is made, or the owner is asked to destroy one.
     opening: Mutex<()>,
@@ -40,12 +42,17 @@ struct PathState {
 }
 
 impl DevicePath {
-    pub(super) fn new(device: u64, local: usize) -> Self {
-        Self { device, local, state: Mutex::default(), opening: Mutex::default() }
+    pub(super) fn new(device: u64, local: usize, repeats: Arc<Repeats>) -> Self {
+        Self { device, local, repeats, state: Mutex::default(), opening: Mutex::default() }
     }
 
     pub(super) fn device(&self) -> u64 {
         self.device
+    }
+
+    /// The puts of this side that are performed again.
+    pub(super) fn repeats(&self) -> &Arc<Repeats> {
+        &self.repeats
     }
 
     fn lock(&self) -> MutexGuard<'_, PathState> {
