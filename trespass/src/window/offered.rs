@@ -109,7 +109,8 @@ impl Window {
     ///
     /// [`StillRegistered`](WindowError::StillRegistered): the device does not end the registration, for
     /// example because a process of this host has stopped within a copy. The connection keeps the
-    /// memory, and tries again with the next offer.
+    /// memory, and tries again with the next offer. Until then operations of the peer's device with the
+    /// key may succeed.
     pub fn revoke(self) -> Result<Block, WindowError> {
         self.take().expect(OFFERED)
     }
