@@ -131,7 +131,9 @@ fn i14_the_end_of_a_process_waits_no_longer_than_it_was_told(fixture: &Fixture) 
     let output = child.wait_with_output().unwrap();
     let text = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.success(), "{text}");
-    assert!(text.contains("1 connections had unsent bytes or resets after 300ms"), "{text}");
+    // On a busy machine the time may be over before it has looked.
+    let is_told = ["1 connections had unsent bytes or resets after 300ms", "and 1 were not closed"];
+    assert!(is_told.iter().any(|words| text.contains(words)), "{text}");
     Ok(())
 }
 
