@@ -14,7 +14,7 @@ use super::memory::OfferedMemory;
 use super::message::{self, Identity, Operation, Status, WindowRange, WindowRequest};
 use super::offered::{Protection, Window};
 use super::owner::WindowTable;
-use super::pending::{PendingBlock, PendingGet, PendingPut, Transfer};
+use super::pending::{PendingGet, PendingPut, Transfer};
 use super::pieces::{Piece, Pieces};
 use super::summary::{WindowStats, WindowSummary};
 use super::{Notification, WindowConfig};
@@ -330,72 +330,6 @@ impl Windows {
         self.0.summary.run(OperationKind::Put, bytes.len(), put)
     }
 
-    /// Copies the first `len` bytes of a block to an offset of the peer's window. A device reads them in
-    /// place: nothing is copied on this side. The block comes back.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`put`](Self::put), and [`Length`](WindowError::Length), with the block. While a device
-    /// may still access the block, for example after [`TimedOut`](WindowError::TimedOut), the
-    /// connection keeps it. It then goes to its pool, or is freed.
-    pub fn put_block(
-        &self,
-        key: &WindowKey,
-        offset: u64,
-        block: Block,
-        len: usize,
-    ) -> Result<Block, (WindowError, Option<Block>)> {
-        PendingBlock::begin(self, key, Operation::Put, (offset, len), block)?.wait()
-    }
-
-    /// Copies `len` bytes from an offset of the peer's window to the start of a block. A device writes
-    /// them in place.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`put_block`](Self::put_block). The block may then have some of the bytes.
-    pub fn get_block(
-        &self,
-        key: &WindowKey,
-        offset: u64,
-        block: Block,
-        len: usize,
-    ) -> Result<Block, (WindowError, Option<Block>)> {
-        PendingBlock::begin(self, key, Operation::Get, (offset, len), block)?.wait()
-    }
-
-    /// Begins a [`put_block`](Self::put_block), which [`PendingBlock::wait`] ends. If the owner's process
-    /// performs it, and it has more than 4 MiB, it begins only then.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`put_block`](Self::put_block).
-    pub fn start_put_block(
-        &self,
-        key: &WindowKey,
-        offset: u64,
-        block: Block,
-        len: usize,
-    ) -> Result<PendingBlock, (WindowError, Option<Block>)> {
-        PendingBlock::begin(self, key, Operation::Put, (offset, len), block)
-    }
-
-    /// Begins a [`get_block`](Self::get_block), which [`PendingBlock::wait`] ends. If the owner's process
-    /// performs it, and it has more than 4 MiB, it begins only then.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`put_block`](Self::put_block).
-    pub fn start_get_block(
-        &self,
-        key: &WindowKey,
-        offset: u64,
-        block: Block,
-        len: usize,
-    ) -> Result<PendingBlock, (WindowError, Option<Block>)> {
-        PendingBlock::begin(self, key, Operation::Get, (offset, len), block)
-    }
-
     /// Begins a put of at most 4 MiB, which [`PendingPut::wait`] ends. Several may be under way, and are
     /// performed in any order. The bytes are copied.
     ///
@@ -696,7 +630,7 @@ impl Shared {
             }
             let time = *begun.get_or_insert_with(|| self.time());
             match self.single(key, operation, range, &[], time) {
-                // The window is there, and the reason may pass.
+                // The window exists, and the reason may pass.
                 Err(WindowError::AtomicsOfDevice) => {}
                 other => return other,
             }

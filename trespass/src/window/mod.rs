@@ -125,6 +125,7 @@
 //! A peer may have 256 operations under way. It can make this side keep 69 MiB of them, 64 MiB of
 //! answers that it does not take, 4096 notifications, and 1 MiB of messages.
 
+mod blocks;
 mod connection;
 #[cfg(all(feature = "rdma", any(target_os = "linux", target_os = "android")))]
 mod devices;
@@ -145,11 +146,12 @@ mod summary;
 
 use std::time::Duration;
 
+pub use blocks::PendingBlock;
 pub use connection::Windows;
 pub use error::{KeyError, WindowError};
 pub use key::{Access, WindowKey};
 pub use offered::{Protection, Window};
-pub use pending::{PendingBlock, PendingGet, PendingPut};
+pub use pending::{PendingGet, PendingPut};
 pub use reader::{ReaderConfig, ReaderStats, WindowReader};
 pub use summary::WindowStats;
 

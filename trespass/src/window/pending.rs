@@ -23,7 +23,7 @@ pub(super) const MOST_PENDING: usize = DEPTH * MOST_BYTES;
 pub(super) struct Transfer {
     key: WindowKey,
     operation: Operation,
-    time: OperationTime,
+    pub(super) time: OperationTime,
     under_way: VecDeque<(Piece, UnderWay)>,
     /// All pieces have ended.
     is_over: bool,
@@ -141,7 +141,7 @@ impl Transfer {
     }
 
     /// Whether all pieces have ended, as far as calls know.
-    fn is_performed(&self) -> bool {
+    pub(super) fn is_performed(&self) -> bool {
         self.under_way.iter().all(|(_, under_way)| match under_way {
             UnderWay::Message(_, pending) => pending.has_arrived(),
             UnderWay::Device(ticket) => ticket.is_over(),
@@ -149,7 +149,7 @@ impl Transfer {
     }
 
     /// Begins all pieces of a short operation.
-    fn begin_all(
+    pub(super) fn begin_all(
         windows: &Windows,
         key: &WindowKey,
         operation: Operation,
@@ -290,135 +290,5 @@ impl PendingGet {
 impl fmt::Debug for PendingGet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "PendingGet({} bytes, {} pieces)", self.len, self.transfer.under_way.len())
-    }
-}
-
-/// A put or a get of a whole block that is under way. If it is dropped, it may or may not be performed,
-/// and the block goes to its pool, or is freed, when no device accesses it any more.
-pub struct PendingBlock {
-    windows: Windows,
-    key: WindowKey,
-    operation: Operation,
-    offset: u64,
-    len: usize,
-    under_way: BlockUnderWay,
-    began: Began,
-}
-
-enum BlockUnderWay {
-    Device(DeviceTicket),
-    /// The owner's process performs it.
-    ByProcess(Transfer, Block),
-    /// It is too long to be begun before it is waited for.
-    Waits(Block),
-}
-
-impl PendingBlock {
-    pub(super) fn begin(
-        windows: &Windows,
-        key: &WindowKey,
-        operation: Operation,
-        (offset, len): (u64, usize),
-        block: Block,
-    ) -> Result<Self, (WindowError, Option<Block>)> {
-        let shared = &windows.0;
-        let began = shared.summary.begin();
-        if len > block.len() {
-            return Err((WindowError::Length { len, block: block.len() }, Some(block)));
-        }
-        if let Err(error) = shared.check_range(key, operation, &Pieces::of_one(offset, len)) {
-            return Err((error, Some(block)));
-        }
-        let begun = match len {
-            0 => Ok(Err(block)),
-            _ => shared.devices.begin_block(shared, key, operation, (offset, len), block, || shared.time()),
-        };
-        let under_way = match begun {
-            Ok(Ok(ticket)) => BlockUnderWay::Device(ticket),
-            Ok(Err(block)) if len > MOST_PENDING => BlockUnderWay::Waits(block),
-            Ok(Err(block)) => {
-                let bytes = if operation == Operation::Put { &block.bytes()[..len] } else { &[] };
-                match Transfer::begin_all(windows, key, operation, offset, len, bytes) {
-                    Ok(transfer) => BlockUnderWay::ByProcess(transfer, block),
-                    Err(error) => return Err((error, Some(block))),
-                }
-            }
-            Err((error, block)) => return Err((error, Some(block))),
-        };
-        let (windows, key) = (windows.clone(), key.clone());
-        Ok(Self { windows, key, operation, offset, len, under_way, began })
-    }
-
-    /// Whether it has ended, as far as calls on the connection know.
-    #[must_use]
-    pub fn is_performed(&self) -> bool {
-        match &self.under_way {
-            BlockUnderWay::Device(ticket) => ticket.is_over(),
-            BlockUnderWay::ByProcess(transfer, _) => transfer.is_performed(),
-            BlockUnderWay::Waits(_) => false,
-        }
-    }
-
-    /// Waits until it is performed, and returns the block.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Windows::put_block`]. The time of an operation begins with this call.
-    pub fn wait(self) -> Result<Block, (WindowError, Option<Block>)> {
-        let Self { windows, key, operation, offset, len, under_way, began } = self;
-        let block = Self::end(&windows.0, &key, operation, (offset, len), under_way)?;
-        let kind = if operation == Operation::Get { OperationKind::Get } else { OperationKind::Put };
-        windows.0.summary.end(began, kind, len);
-        Ok(block)
-    }
-
-    fn end(
-        shared: &Shared,
-        key: &WindowKey,
-        operation: Operation,
-        (offset, len): (u64, usize),
-        under_way: BlockUnderWay,
-    ) -> Result<Block, (WindowError, Option<Block>)> {
-        let (mut block, _repeat) = match under_way {
-            BlockUnderWay::Waits(block) => (block, None),
-            BlockUnderWay::ByProcess(mut transfer, mut block) => {
-                transfer.time = shared.time();
-                loop {
-                    match transfer.end(shared) {
-                        Ok(Some(answered)) if operation == Operation::Get => answered.copy(block.bytes_mut()),
-                        Ok(Some(_)) => {}
-                        Ok(None) => return Ok(block),
-                        Err(error) => return Err((error, Some(block))),
-                    }
-                }
-            }
-            BlockUnderWay::Device(mut ticket) => {
-                if let Some(block) = shared.devices.end_at_once(shared, &mut ticket) {
-                    return Ok(block);
-                }
-                match shared.devices.end_ticket(shared, &mut ticket, shared.time()) {
-                    Ok(TicketEnd::Done(Some(block))) => return Ok(block),
-                    Ok(TicketEnd::Failed(Some(block), repeat)) => (block, repeat),
-                    Ok(TicketEnd::Unknown(block)) => return Err((WindowError::OutcomeUnknown, block)),
-                    Ok(_) => return Err((WindowError::OutcomeUnknown, None)),
-                    Err(error) => return Err((error, None)),
-                }
-            }
-        };
-        let pieces = Pieces::of_one(offset, len);
-        let done = match operation {
-            Operation::Put => shared.put(key, pieces, &block.bytes()[..len], shared.time()),
-            _ => shared.get(key, pieces, &mut block.bytes_mut()[..len]),
-        };
-        match done {
-            Ok(()) => Ok(block),
-            Err(error) => Err((error, Some(block))),
-        }
-    }
-}
-
-impl fmt::Debug for PendingBlock {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PendingBlock({:?} of {} bytes)", self.operation, self.len)
     }
 }

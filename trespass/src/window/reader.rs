@@ -5,10 +5,10 @@ use std::fmt;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::Range;
 
+use super::blocks::PendingBlock;
 use super::connection::Windows;
 use super::error::WindowError;
 use super::key::{Access, WindowKey};
-use super::pending::PendingBlock;
 use crate::pool::{Block, LARGEST_BLOCK};
 
 /// How a [`WindowReader`] reads ahead.

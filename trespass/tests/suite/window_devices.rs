@@ -285,7 +285,7 @@ fn blocks_are_under_way_together(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
-/// A peer with a queue pair of its own making, connected to the one that serves a connection.
+/// A queue pair that a hostile peer has made, connected to the one that serves a connection.
 struct HostilePair {
     qp: GenericQueuePair,
     cq: GenericCompletionQueue,

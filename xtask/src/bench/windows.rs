@@ -28,7 +28,7 @@ pub(super) fn run(root: &Path, args: &Args) -> Result<ExitCode> {
     println!("{body}");
     if !args.dry_run {
         let intro = format!(
-            "{}, {} processors, two processes over soft0. The verbs are those of a loop that posts the same requests and polls. \
+            "{}, {} processors, two processes over soft0. A loop that posts the same requests as verbs takes turns with the calls. \
              Medians of {} rounds: above 1 the window is faster.\n\n    cargo xtask bench windows --rounds {}",
             today(),
             std::thread::available_parallelism()?,

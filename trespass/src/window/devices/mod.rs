@@ -143,7 +143,7 @@ impl Devices {
         match self.inner() {
             Some(inner) => inner.serving.end(memory, registered),
             None => {
-                // The parent of this process has it.
+                // It belongs to the parent of this process.
                 std::mem::forget((memory, registered));
                 Err(WindowError::StillRegistered)
             }

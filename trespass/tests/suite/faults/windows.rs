@@ -249,7 +249,7 @@ fn atomics_lose_no_count_or_are_unknown(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
-/// A device that reports an error of its own may have performed the operation.
+/// A device that reports that it failed may have performed the operation.
 fn an_atomic_that_may_have_been_performed_is_not_repeated(fixture: &Fixture) -> Outcome {
     faults::clear();
     let (client, owner) = pair(fixture, &quiet(fixture), &config());
@@ -278,7 +278,7 @@ fn a_put_that_hangs_silently_is_unknown(fixture: &Fixture) -> Outcome {
         let error = client.put(window.key(), 0, &[2; 1000]).unwrap_err();
         assert!(matches!(error, WindowError::OutcomeUnknown), "{error}");
         client.put(window.key(), 0, &[3; 1000]).unwrap();
-        // What hung goes on now, if the device still has it.
+        // A request that hung goes on now, unless the device has ended it.
         faults::clear();
         client.put(window.key(), 500, &[4; 500]).unwrap();
     });

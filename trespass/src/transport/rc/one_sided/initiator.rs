@@ -360,7 +360,7 @@ impl InitiatorCore {
             };
             let remote = RemoteAddress { rkey: request.rkey, address: *remote };
             // SAFETY: the block is in `flights` until all requests of the flight have completed
-            // (`Flight::complete`), or is leaked (`forget_outstanding`), and nobody else has it. The range
+            // (`Flight::complete`), or is leaked (`forget_outstanding`), so that no other code uses it. The range
             // lies in it, because `total` is at most its length. `used` counts the requests, so that the
             // send queue has room.
             unsafe { request.operation.append(work, remote, local) };

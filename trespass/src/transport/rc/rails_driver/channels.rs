@@ -17,7 +17,7 @@ const PORTS: Token = Token(64);
 pub(crate) struct ChannelSet {
     set: Poll,
     events: Events,
-    /// Open for as long as the set has it.
+    /// Open for as long as it is in the set.
     _ports: Arc<OwnedFd>,
 }
 
